@@ -164,6 +164,7 @@ $(ENGINE)/%/.installed: tests/engines/%.txt
 	$(ENGINE)/$*/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
+# Python compiles what it imports; pip would compile every file of all packages first.
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
 	@touch $@

@@ -133,7 +133,7 @@ def _continue_log(
         changed = [_entry(entry, run_id, seal, path, height) for entry in actions]
         (log / commit_name(number + 1)).write_bytes(commit_text(table, number + 1, changed, information))
         if number + 1 == checkpoint:
-            write_checkpoint(locate(folder), checkpoint, summed=True)
+            write_checkpoint(locate(folder), checkpoint, checksummed=True)
 
 
 def _entry(entry: dict[str, Any], run_id: str, seal: int, path: Path, height: int) -> dict[str, Any]:

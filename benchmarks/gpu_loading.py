@@ -216,7 +216,7 @@ def main(
             *transfer(target, setting, f"{SIZE} pairs of frames", 30, partial(_loader, frames, **pixels)),
             *streamed(target, setting, path),
         ]
-    print_table(rows, Console(width=170))
+    print_table("Loading to a GPU", rows, Console(width=170))
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ MINARI_TORCH = EnvRecipe(
 # The newest LeRobot for Python 3.11 that takes this torch. It converts arrays of one number in a way that
 # newer releases of numpy refuse.
 LEROBOT = EnvRecipe("lerobot", ("lerobot==0.3.2", "numpy==2.2.6", "torch==2.13.0"), {})
+# The peers of object stores.
+LANCE = EnvRecipe("lance", ("pylance==14.0.2", "torch==2.13.0"), {"numpy": "numpy", "pyarrow": "pyarrow"})
+MOSAIC = EnvRecipe("mosaic", ("mosaicml-streaming==0.13.0", "torch==2.13.0"), {})
 
 
 class PeerError(RuntimeError):

@@ -78,7 +78,7 @@ def main(quick: bool, repeats: int) -> None:
             Row(f"{work}, 2 actors", unit, cost["2 actors"], "2 processes", cost["2 processes"]),
             Row(f"{work}, 1 actor", unit, cost["1 actors"], "1 process", cost["1 processes"]),
         ]
-    print_table(rows, Console(width=170))
+    print_table("Collecting with Ray", rows, Console(width=170))
 
 
 if __name__ == "__main__":

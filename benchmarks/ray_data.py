@@ -157,7 +157,7 @@ def main(
         for measure in (writing, reading, units):
             if names and measure.__name__ not in names:
                 continue
-            print_table(measure(setting, path, int(data.steps)), Console(width=170))
+            print_table("Ray Data", measure(setting, path, int(data.steps)), Console(width=170))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def main(quick: bool, repeats: int) -> None:
             taken = {name: Samples(tuple(each)) for name, each in interleave(sides, repeats).items()}
             work = f"{function.__name__} of {episodes:,} episodes of {length} steps"
             rows.append(Row(work, "s", taken["ray"], "pool of processes", taken["pool"], TARGET))
-    print_table(rows, Console(width=170))
+    print_table("map_episodes with Ray", rows, Console(width=170))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The table of measured rows, on the terminal and as Markdown, and the words about the machine."""
+"""Tables of measured rows, on the terminal and as Markdown, and a description of the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,9 +27,9 @@ PACKAGES = (
 )
 
 
-def print_table(rows: Sequence[Row], console: Console) -> None:
+def print_table(title: str, rows: Sequence[Row], console: Console) -> None:
     """Print the rows on the terminal; a missed target is red."""
-    table = Table(title="Smaller is better; a ratio is Episodelake over the peer")
+    table = Table(title=f"{title} (smaller is better; a ratio is Episodelake over the peer)")
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in ("work", "peer") else "right")
     for row in rows:
@@ -38,13 +38,20 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
     console.print(table)
 
 
-def markdown(rows: Sequence[Row], peer_versions: dict[str, str], settings: str) -> str:
-    """Return the table and the description of the machine as Markdown."""
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
-    lines += [f"| {' | '.join(cells(row))} |" for row in rows]
+def markdown(tables: Mapping[str, Sequence[Row]], peer_versions: dict[str, str], settings: str) -> str:
+    """Return missed targets, a table for each question, and the description of the machine as Markdown."""
+    missed = [row for rows in tables.values() for row in rows if row.reached is False]
+    others = {
+        question: [row for row in rows if row.reached is not False] for question, rows in tables.items()
+    }
+    lines = []
+    for heading, rows in {"Missed": missed, **others}.items():
+        if rows:
+            lines += [f"### {heading}", "", f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
+            lines += [*(f"| {' | '.join(cells(row))} |" for row in rows), ""]
     words = "Medians with the smallest and the largest value in brackets; smaller is better, and a ratio is "
     words += f"Episodelake over the peer, of medians. {settings}"
-    return "\n".join([*lines, "", words, "", *describe_machine(peer_versions), ""])
+    return "\n".join([*lines, words, "", *describe_machine(peer_versions), ""])
 
 
 def cells(row: Row) -> tuple[str, ...]:

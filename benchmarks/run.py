@@ -1,4 +1,6 @@
-"""Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
+"""Run the benchmarks: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
+
+Prints a table for each question that a reader has: record, read, train, ask, import and export.
 
 Peers get virtual environments of their own, made on the first run in `.venv` beside this file. Those of
 `sampling-peers` and `exchange-peers` take some gigabytes, the data of `exchange-memory` 25 GB, and `scale`
@@ -30,6 +32,7 @@ import growth
 import iteration
 import lakes
 import many_writers
+import object_stores
 import opening
 import recording
 import recovery_speed
@@ -47,37 +50,57 @@ from report import markdown, print_table
 from scale_work import WORKS
 from setting import Growth, Setting
 
-BENCHMARKS = {
-    "recording": recording.run,
-    "bulk-writing": bulk_writing.run,
-    "iteration": iteration.run,
-    "filtering": filtering.run,
-    "exploring": exploring.run,
-    "sql": sql.run,
-    "video": video.run,
-    "cookbook": cookbook.run,
-    "size": size.run,
-    "opening": opening.run,
-    "growth": growth.run,
-    "lakes": lakes.run,
-    "scale": scale.run,
-    "billion": scale.run_billion,
-    "constants": constants.run,
-    "startup": startup.run,
-    "commit-latency": commit_latency.run,
-    "many-writers": many_writers.run,
-    "recovery": recovery_speed.run,
-    "compaction": compaction.run,
-    "vector-recording": vector_recording.run,
-    "collecting": collecting.run,
-    "sampling": sampling.run,
-    "rollouts": rollouts.run,
-    "exchange": exchange.run,
-    "exchange-peers": exchange_peers.run,
-    "exchange-memory": exchange_memory.run,
-    "sampling-peers": sampling.run_peers,
+QUESTIONS = {
+    "Record": {
+        "recording": recording.run,
+        "vector-recording": vector_recording.run,
+        "collecting": collecting.run,
+        "bulk-writing": bulk_writing.run,
+        "size": size.run,
+        "commit-latency": commit_latency.run,
+        "many-writers": many_writers.run,
+        "recovery": recovery_speed.run,
+        "compaction": compaction.run,
+    },
+    "Read": {
+        "iteration": iteration.run,
+        "filtering": filtering.run,
+        "opening": opening.run,
+        "startup": startup.run,
+        "video": video.run,
+        "growth": growth.run,
+        "scale": scale.run,
+        "billion": scale.run_billion,
+        "constants": constants.run,
+        "object-stores": object_stores.run,
+    },
+    "Train": {
+        "sampling": sampling.run,
+        "sampling-peers": sampling.run_peers,
+        "rollouts": rollouts.run,
+    },
+    "Ask": {
+        "sql": sql.run,
+        "cookbook": cookbook.run,
+        "lakes": lakes.run,
+        "exploring": exploring.run,
+    },
+    "Import and export": {
+        "exchange": exchange.run,
+        "exchange-peers": exchange_peers.run,
+        "exchange-memory": exchange_memory.run,
+    },
 }
-ON_REQUEST = {"billion", "constants", "exchange-peers", "exchange-memory", "sampling-peers", "scale"}
+BENCHMARKS = {name: run for group in QUESTIONS.values() for name, run in group.items()}
+ON_REQUEST = {
+    "billion",
+    "constants",
+    "exchange-peers",
+    "exchange-memory",
+    "object-stores",
+    "sampling-peers",
+    "scale",
+}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 
@@ -118,7 +141,7 @@ def main(
         console = Console(width=WIDTH_OF_A_FILE)
     target_file = markdown_file.resolve() if markdown_file is not None else None
     place = environments.resolve()
-    rows: list[Row] = []
+    tables: dict[str, list[Row]] = {}
     # MuJoCo leaves its log in the current folder, so the run happens in the scratch folder.
     with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as scratch, contextlib.chdir(scratch):
         peer = Peer(place, Path(scratch))
@@ -127,15 +150,16 @@ def main(
         try:
             for name in names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
                 console.print(f"[dim]running {name}[/dim]")
-                rows += BENCHMARKS[name](setting)
+                question = next(question for question, group in QUESTIONS.items() if name in group)
+                tables.setdefault(question, []).extend(BENCHMARKS[name](setting))
             if target_file is not None:
                 words = f"{repeats} repeats{', small sizes (--quick)' if quick else ''}."
-                target_file.write_text(markdown(rows, peer.versions() | tianshou.versions(), words))
+                target_file.write_text(markdown(tables, peer.versions() | tianshou.versions(), words))
         finally:
             peer.close()
             tianshou.close()
-            if rows:
-                print_table(rows, console)
+            for question, rows in tables.items():
+                print_table(question, rows, console)
 
 
 if __name__ == "__main__":

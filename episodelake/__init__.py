@@ -12,8 +12,8 @@ and the types of results, recorders and callbacks in `el.types`.
 
 from . import errors as errors
 from . import types as types
-from ._first_use import lazy_names as _lazy_names
-from ._first_use import register_namespace as _register_namespace
+from .lazy import lazy_names as _lazy_names
+from .lazy import register_namespace as _register_namespace
 
 # The namespace `rl` also waits for Polars, and loads nothing.
 __all__, __getattr__, __dir__ = _lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

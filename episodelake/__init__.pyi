@@ -4,8 +4,6 @@ __version__: str
 
 from . import errors as errors
 from . import types as types
-from ._store import create, merge, recover
-from ._store import open_store as open
 from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
 from .exchange.table.mapping import FILE, ColumnMapping
@@ -13,6 +11,8 @@ from .exchange.video_files import frames_of
 from .importing.importing import import_dataset
 from .lakes.open_lake import lake
 from .lakes.pulling import preview, pull
+from .open_store import create, merge, recover
+from .open_store import open_store as open
 from .publishing.publishing import published
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import polars as pl
 
-from ._environments import renewed
 from .readers.context import Parameters, ReadContext, SqlCondition
 from .readers.corruption import without_damaged_files
 from .readers.frames import arrow_table, collected
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import VectorEnv
 
-    from ._exploring import Explorer
-    from ._mapping import MapReport, Of, OnError
-    from ._saved import Artifacts
+    from .annotations.mapping import MapReport, Of, OnError
+    from .environments import Artifacts
+    from .explorer_process import Explorer
     from .publishing.report import PublishReport
     from .readers.episode import Episode
     from .readers.loading.outputs import Output, OutputName
@@ -267,7 +266,7 @@ class EpisodeStore(EpisodeView):
             StoreAccessError, CorruptStoreError: the store cannot be read.
             ComputationError: the process ended before its page answered.
         """
-        from ._exploring import Explorer
+        from .explorer_process import Explorer
 
         refuse_unused(storage_options, self.url)
         browser, write = flag("browser", browser), flag("write", write)
@@ -471,7 +470,7 @@ class EpisodeStore(EpisodeView):
     @property
     def artifacts(self) -> Artifacts:
         """The named artifacts of the store."""
-        from ._saved import Artifacts
+        from .environments import Artifacts
 
         return Artifacts(self.handle.layout)
 
@@ -509,7 +508,7 @@ class EpisodeStore(EpisodeView):
             InvalidArgumentError: an argument is not valid, or a file cannot be kept.
             StoreAccessError: the store cannot be written.
         """
-        from ._saved import save_environment
+        from .environments import save_environment
 
         texts = {"description": description, "difficulty": difficulty}
         kept = {"files": files, "packages": packages}
@@ -533,7 +532,7 @@ class EpisodeStore(EpisodeView):
             CorruptStoreError, StoreAccessError, ConcurrentCommitError: the environment is not deleted; call
                 again.
         """
-        from ._saved import delete_environment
+        from .environments import delete_environment
 
         return delete_environment(self, name, episodes=flag("episodes", episodes))
 
@@ -760,7 +759,7 @@ class EpisodeStore(EpisodeView):
                 label.
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
-        from ._labels import label
+        from .annotations.labels import label
 
         return label(self, episodes, labels)
 
@@ -812,7 +811,7 @@ class EpisodeStore(EpisodeView):
             ConcurrentCommitError: another process runs this job; or as below.
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
-        from ._mapping import map_episodes
+        from .annotations.mapping import map_episodes
 
         chosen = Engine.of(engine, workers)
         with progress_meter(progress, "Computing", "episodes") as meter:
@@ -910,7 +909,7 @@ class EpisodeStore(EpisodeView):
             InvalidArgumentError: the shares, sizes or the column are not valid; or both or neither of shares
                 and sizes are given.
         """
-        from ._labels import split
+        from .annotations.labels import split
 
         split(self, shares, by, seed, name, sizes)
 
@@ -946,7 +945,7 @@ def copy_views(
     own = snapshot.layout.root
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
-    manifest = renewed(snapshot.manifest)
+    manifest = snapshot.manifest.renewed()
     if encodings:
         manifest = with_encodings(manifest, encodings)
     target = new_store(into, manifest, storage_options)

@@ -3,6 +3,6 @@
 A call such as `store.record(env)` or `store.compact()` returns one of them.
 """
 
-from ._first_use import lazy_names
+from .lazy import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

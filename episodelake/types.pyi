@@ -1,8 +1,8 @@
 """The names of `episodelake.types`, for type checkers; `types.py` loads them on first use."""
 
-from ._exploring import Explorer
-from ._mapping import MapReport
-from ._saved import Artifacts
+from .annotations.mapping import MapReport
+from .environments import Artifacts
+from .explorer_process import Explorer
 from .importing.importing import ImportReport
 from .lakes.lake import Lake
 from .publishing.report import PublishReport

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ..store.dynamic.columns import columns_or_nulls
 from ..store.errors import CorruptStoreError
 from ..store.files import Place
-from ..store.parquet.files import open_parquet, over_files, reading_file
+from ..store.parquet.files import open_parquet, over_files, read_whole, reading_file
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
 from ..store.spaces.arrow import flat_array, list_array, values_of
@@ -38,11 +38,17 @@ _KEPT_BLOCKS, _KEPT_BYTES = 64, 256 << 20
 
 
 class SegmentFile:
-    """An open steps file: its row groups and where each begins."""
+    """An open steps file: its row groups and where each begins.
 
-    def __init__(self, path: Place) -> None:
+    Args:
+        path: the file.
+        data: its bytes, where they were read.
+    """
+
+    def __init__(self, path: Place, data: bytes | None = None) -> None:
         self.path = path
-        self.parquet: pq.ParquetFile = open_parquet(path)
+        self._data = data
+        self.parquet: pq.ParquetFile = open_parquet(path, data=data)
         metadata = self.parquet.metadata
         counts = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -109,7 +115,7 @@ class SegmentFile:
         try:
             reader = self._free.pop()
         except IndexError:
-            reader = open_parquet(self.path, self.parquet.metadata)
+            reader = open_parquet(self.path, self.parquet.metadata, data=self._data)
         try:
             with reading_file(self.path):
                 if most is None:
@@ -425,6 +431,12 @@ class BlockReader:
     def __reduce__(self) -> tuple[Any, ...]:
         """Open files are not taken along."""
         return BlockReader, (self.snapshot,)
+
+    def whole(self, name: str) -> SegmentFile:
+        """Return the file of a segment of an object store, read in one request; it is not kept open."""
+        data = read_whole(self.snapshot.segment_path(name), self.snapshot.listed_bytes(name))
+        self.snapshot.check_segment(name)
+        return SegmentFile(self.snapshot.segment_path(name), data)
 
     def files(self, names: Iterable[str]) -> Sequence[SegmentFile]:
         """Return the open files of segments; on an object store several are opened at a time."""

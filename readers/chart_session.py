@@ -69,7 +69,7 @@ class ChartSession:
         """Run a statement; of one that is no query, return a table without columns.
 
         Raises:
-            CorruptStoreError: a file is damaged; the message names it, where that can be told.
+            CorruptStoreError: a file is damaged; the message names it, where that is known.
             StoreAccessError: a file cannot be read.
         """
 

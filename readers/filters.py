@@ -25,7 +25,7 @@ from .corruption import name_damaged, steps_places
 from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
-from .sql.beside import exact_text, refuse_rounded
+from .sql.beside import refuse_inexact, refuse_rounded
 from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.rollout_views import rollout_columns, rollout_names
@@ -153,7 +153,7 @@ def _fulfilling(
     condition, parameters = asked.text, plain_parameters(asked.parameters)
     # Raises if it is anything but one expression, which is then safe within brackets.
     duckdb.SQLExpression(condition)
-    condition = exact_text([snapshot], "The filter", condition, parameters, condition=True)
+    refuse_inexact([snapshot], "The filter", condition, parameters, condition=True)
     rows = f"_positioned AS {EPISODES}"
     if names_run_keys(condition):
         rows = f"({SqlSources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"

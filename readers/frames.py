@@ -15,6 +15,7 @@ from ..store.errors import EpisodelakeError, EpisodeNotFoundError, InvalidArgume
 from ..store.files import Place, access_error, is_denied, is_passing
 from ..store.files.access import check_process
 from ..store.layout import EPISODES, RUNS, STEPS
+from ..store.parquet.files import known_files
 from ..store.snapshot import Snapshot
 from ..store.tables.overflow import Overflow
 from .context import ReadContext, refresh_hint
@@ -72,13 +73,15 @@ def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.Lazy
     check_process()
     if not places:
         return pl.LazyFrame(schema=schema)
+    # What was read to check small files need not be read again.
+    known: Any = known_files(places)
     return pl.scan_parquet(
-        [str(place) for place in places],
+        [str(place) for place in places] if known is None else known,
         schema=schema,
         missing_columns="insert",
         glob=False,
         hive_partitioning=False,
-        storage_options=_options(snapshot),
+        storage_options=_options(snapshot) if known is None else None,
     )
 
 
@@ -232,7 +235,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
     """
     if positions is None and not snapshot.hidden_rows:
-        return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.pointers.segments)
+        return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.segments)
     chosen = np.arange(snapshot.episode_count) if positions is None else np.unique(positions)
     if len(chosen) == 1:
         used = [snapshot.place(int(chosen[0]))[0]]

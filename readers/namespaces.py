@@ -1,6 +1,6 @@
 """Polars that knows episodes: the namespace `rl` on expressions, LazyFrames and DataFrames.
 
-`import episodelake` registers it (`episodelake/_first_use.py`), so
+`import episodelake` registers it (`episodelake/lazy.py`), so
 `pl.col("reward").rl.discounted(0.99).over("episode_id")` works on every frame. Everything is made of
 Polars' own expressions: lazy, in Rust, with no Python call per episode. docs/polars.md says what streams.
 The frame methods take frames like `store.steps` and find the episodes by `episode_id` (and `agent_id`) and

@@ -136,9 +136,14 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
         columns of the episodes table are much faster with `filter`.
 
         Raises:
-            InvalidArgumentError: the function returned neither True nor False, such as None for want of a
-                `return`; the message names the episode.
+            InvalidArgumentError: it is no function, or returned neither True nor False, such as None for want
+                of a `return`; the message names the episode.
         """
+        if not callable(predicate):
+            raise InvalidArgumentError(
+                f"where() takes a function of an episode, not {predicate!r:.200}. A condition as a text goes "
+                "to filter('length > 3')."
+            )
         kept = [_answer_of(predicate, episode) for episode in self]
         return self._view(self.context.choose(self.context.all_positions[np.array(kept, bool)]))
 

@@ -95,6 +95,11 @@ class Manifest:
         """Return the identity of a multi-agent store that is about to be created."""
         return replace(Manifest.new(*joint_spaces(groups), reward_shape), groups=groups)
 
+    def renewed(self) -> Manifest:
+        """Return the identity of a new store with the same spaces, agents and encodings."""
+        fresh = Manifest.new(self.observation_space, self.action_space, self.reward_shape)
+        return replace(self, store_id=fresh.store_id, created_at=fresh.created_at)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of `store.json`."""
         spaces = {"observation": self.observation_space, "action": self.action_space}

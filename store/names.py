@@ -105,8 +105,9 @@ def unescape(segment: str) -> str:
         return b"".join(_segment_bytes(segment)).decode("utf-8", "surrogatepass")
     except ValueError as error:
         raise InvalidArgumentError(
-            f"column name segment {segment!r} is not percent-encoded UTF-8: {error}. "
-            "Expected each '%' to be followed by two hexadecimal digits. Hint: make segments with escape()."
+            f"column name segment {segment!r} is not percent-encoded UTF-8: {error}. Expected each '%' to "
+            "be followed by two hexadecimal digits.",
+            hint="Make segments with escape().",
         ) from error
 
 

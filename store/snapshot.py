@@ -6,8 +6,7 @@ reads the tables' logs only. Readers start here; nothing in it changes while wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -36,7 +35,7 @@ from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import FileGroup, Pointers, read_pointers
+from .tables.table_files import FileGroup, Pointers, open_tables, read_pointers, run_ids
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
@@ -77,9 +76,7 @@ class Snapshot:
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes = TableVersion(layout.table(EPISODES), version)
-                self._steps = TableVersion(layout.table(STEPS))
-                self._runs = TableVersion(layout.table(RUNS))
+                self._episodes, self._steps, self._runs = open_tables(layout, version)
             else:
                 self._episodes = after._episodes.advanced()
                 self._steps = after._steps.advanced()
@@ -311,9 +308,15 @@ class Snapshot:
         return self._steps.files()
 
     @cached_property
+    def segments(self) -> tuple[str, ...]:
+        """The names of the steps files that this snapshot's episodes point at, in the order of first use."""
+        known = "pointers" not in self.__dict__ and self._all_ends_shown
+        return tuple(file.name for file in self.episode_files) if known else self.pointers.segments
+
+    @cached_property
     def step_files(self) -> list[TableFile]:
-        """The steps files that this snapshot's episodes point at, in the order of first use."""
-        return [self._segment(name) for name in self.pointers.segments]
+        """The files of `segments`."""
+        return [self._segment(name) for name in self.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
         """Return those of some segments that were not left out."""
@@ -327,6 +330,10 @@ class Snapshot:
             rows, columns = file.metadata.num_rows, file.schema_arrow.names
             self._segments[name] = TableFile.unlisted(name, rows, place.size(), columns)
         return self._segments[name]
+
+    def listed_bytes(self, name: str) -> int:
+        """Return the bytes of a steps file as the log lists it; 0 if it does not."""
+        return self._segments[name].size if name in self._segments else 0
 
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.
@@ -374,27 +381,18 @@ class Snapshot:
         """Remember the types of array columns, which engines do not keep; return whether there are any."""
         columns = array_kinds([*self.table_schema(STEPS), *self.table_schema(EPISODES)])
         if columns:
-            remember(self._run_ids(), columns)
+            remember(run_ids(self.layout.table(RUNS), self.run_files), columns)
         return bool(columns)
-
-    def _run_ids(self) -> Iterator[str]:
-        for file in self.run_files:
-            low, high = file.bounds("run_id") or (None, None)
-            if low is not None and low == high:
-                yield low
-                continue
-            # A damaged file of runs must not keep others from being read.
-            with suppress(CorruptStoreError):
-                yield from read_parquet(self.layout.table(RUNS) / file.name, ["run_id"]).column(0).to_pylist()
 
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown():
+        if not self.lost_segments and self._all_ends_shown:
             return False
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
+    @cached_property
     def _all_ends_shown(self) -> bool:
         """Return whether each file of steps has as many last rows as its file of episodes has episodes.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from effort import each_value_once, spread
+
 pytest.register_assert_rewrite("environment_rules")
 
 # A shell that starts the run in the background ignores Ctrl-C for it, and tests of Ctrl-C would wait forever.
@@ -50,27 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             tests.setdefault((item.nodeid.partition("::")[0], item.function.__qualname__), []).append(item)
     for cases in tests.values():
         count = cases[0].get_closest_marker("sample").args
-        ordinary = _spread(len(cases), *count) if count else _each_value_once(cases)
+        values = (
+            [{(name, id(value)) for name, value in case.callspec.params.items()} for case in cases]
+            if not count
+            else []
+        )
+        ordinary = spread(len(cases), *count) if count else each_value_once(values)
         for place in set(range(len(cases))) - ordinary:
             cases[place].add_marker("further")
-
-
-def _spread(length: int, count: int) -> set[int]:
-    """`count` places of `length`, the first and the last among them."""
-    return {round(place * (length - 1) / max(count - 1, 1)) for place in range(count)}
-
-
-def _each_value_once(cases: list[pytest.Function]) -> set[int]:
-    """Places of cases that have each value of each parameter: first those where all are new."""
-    values = [{(name, id(value)) for name, value in case.callspec.params.items()} for case in cases]
-    seen: set[tuple[str, int]] = set()
-    chosen: set[int] = set()
-    for enough in (set.isdisjoint, lambda new, old: not new <= old):
-        for place, new in enumerate(values):
-            if enough(new, seen):
-                chosen.add(place)
-                seen |= new
-    return chosen
 
 
 def pytest_collection_finish() -> None:

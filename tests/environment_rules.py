@@ -172,7 +172,7 @@ class Model:
             assert [episode.length for episode in found] == lengths, f"environment {lane}"
             for episode, piece in zip(found, pieces, strict=True):
                 with case(f"environment {lane}, episode of {episode.length} steps"):
-                    piece.check(episode, self.envs[lane], adapter.told(piece.rollout, lane))
+                    piece.check(episode, self.envs[lane], adapter.kept_infos(piece.rollout, lane))
 
     def _splits(self, lane: int) -> bool:
         found = self.open[lane]
@@ -293,7 +293,7 @@ class EnvironmentContract(RecorderContract):
         ids |= {episode.id for episode in store.refresh() if episode.length < 2}
         assert {episode.id for episode in store} <= ids
         found = Recording(store, envs, self.adapter)
-        found.check()
+        found.check(verified=True)
         if isinstance(driver.recorder, el.types.VectorRecorder | el.types.PoolRecorder):
             lengths = [episode.length for _, episode, _ in found.pairs()]
             assert (driver.recorder.episodes, driver.recorder.transitions) == (len(lengths), sum(lengths))
@@ -323,7 +323,7 @@ class EnvironmentContract(RecorderContract):
             driver.step()
             driver.step()
         found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
+        found.check(verified=True)
 
     #: Whether a step before the first reset is refused, and whether an ended episode waits for the caller's.
     early, waits = True, False
@@ -348,7 +348,7 @@ class EnvironmentContract(RecorderContract):
                 for env in envs:
                     env.raw = False
                     del env.action
-        Recording(store.refresh(), envs, self.adapter).check()
+        Recording(store.refresh(), envs, self.adapter).check(verified=True)
 
     #: Whether the environments have generators of their own, whose seeds a recorder looks for.
     seeded = False
@@ -426,7 +426,7 @@ class EnvironmentContract(RecorderContract):
                                 assert [env.calls for env in envs] == before
                 # Vectors go on with another block of rows.
                 assert refused or (small and len(envs) > 1 and not self.joint)
-                Recording(store.refresh(), envs, self.adapter).check()
+                Recording(store.refresh(), envs, self.adapter).check(verified=True)
 
     def test_episodes_show_by_count(self, tmp_path: Path) -> None:
         """With `seal_episodes` or `seal_steps` episodes show soon after they end, without a call to seal."""
@@ -468,7 +468,7 @@ class EnvironmentContract(RecorderContract):
                         driver.log([{"other": 1}] * len(envs))
                     driver.step()
                     driver.step()
-                Recording(store.refresh(), envs, self.adapter).check()
+                Recording(store.refresh(), envs, self.adapter).check(verified=True)
                 for lane in range(len(envs)):
                     first, *_ = self.adapter.episodes(store, lane)
                     rows = [logged_row(first.policy, t) for t in range(3)]
@@ -499,7 +499,7 @@ class EnvironmentContract(RecorderContract):
                 driver.step()
             assert all(env is self.env_of(driver.recorder, envs, lane) for lane, env in shown)
         found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
+        found.check(verified=True)
         for lane, env in enumerate(envs):
             steps = iter(seen[lane])
             episodes = iter(self.adapter.episodes(store, lane))
@@ -530,7 +530,7 @@ class EnvironmentContract(RecorderContract):
         assert [step.reward for step in others] == rollout.rewards
         assert [step.terminated for step in others] == rollout.terminations
         assert [step.truncated for step in others] == rollout.truncations
-        assert_infos(_plain([step.info for step in shown]), _plain(self.adapter.told(rollout, lane)))
+        assert_infos(_plain([step.info for step in shown]), _plain(self.adapter.kept_infos(rollout, lane)))
 
     def test_a_step_callback_replaces_what_is_recorded(self, tmp_path: Path) -> None:
         """Replaced values are recorded, returns are of what was recorded, and the caller sees no change."""
@@ -568,7 +568,7 @@ class EnvironmentContract(RecorderContract):
                     found = self.adapter.episodes(store.refresh(), lane)
                     assert len(found) == len(kept)
                     for episode, rollout in zip(found, kept, strict=True):
-                        check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                        check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
 
     def test_a_flag_of_a_step_callback_is_not_followed_by_silence(self, tmp_path: Path) -> None:
         """A callback that sets a flag alone ends the episode; going on without a reset is refused."""
@@ -613,7 +613,7 @@ class EnvironmentContract(RecorderContract):
             with case(answer):
                 (episode,) = self.adapter.episodes(runs[run], 0)
                 kept = env.history[0].cut(2)
-                check_episode(episode, kept, env, self.adapter.told(kept, 0))
+                check_episode(episode, kept, env, self.adapter.kept_infos(kept, 0))
 
     def test_an_episode_callback_sees_each_episode_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -692,7 +692,7 @@ class EnvironmentContract(RecorderContract):
                     true = [rollout for rollout in env.recorded() if rollout.done]
                     assert len(found) >= len(true) > 0
                     for episode, rollout in zip(found, true, strict=False):
-                        check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                        check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
 
     def test_callbacks_cannot_change_what_is_being_recorded(self, tmp_path: Path) -> None:
         """A callback that pauses, resumes or discards is refused, and told what to do."""
@@ -731,7 +731,7 @@ class EnvironmentContract(RecorderContract):
                     play(driver, envs, 2, 5)
                 kept: set[str] = set()
                 for lane, episode, rollout in Recording(store.refresh(), envs, self.adapter).pairs():
-                    true = [_chosen(info, choice) for info in self.adapter.told(rollout, lane)]
+                    true = [_chosen(info, choice) for info in self.adapter.kept_infos(rollout, lane)]
                     assert_infos(episode.infos, true)
                     kept.update(*true)
                 names = [name.partition("info.")[2] for name in store.steps.collect_schema().names()]
@@ -829,7 +829,7 @@ class EnvironmentContract(RecorderContract):
         with self.adapter.open(store, envs, step_callback=split) as driver:
             play(driver, envs, 1, 5)
         parts = self.adapter.episodes(store.refresh(), 0)[:3]
-        (whole, *_), told = envs[0].recorded(), self.adapter.told(envs[0].recorded()[0], 0)
+        (whole, *_), told = envs[0].recorded(), self.adapter.kept_infos(envs[0].recorded()[0], 0)
         assert [part.length for part in parts] == [2, 2, 1]
         assert [part.end_reason for part in parts] == ["cut", "cut", whole.end_reason]
         assert [part.seed for part in parts] == [whole.seed, None, None]

@@ -142,23 +142,29 @@ def batch_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """The rows of a batch, packed columns unpacked."""
     columns = {}
     for column, values in zip(batch.schema, batch.columns, strict=True):
-        size = (column.metadata or {}).get(b"value_bytes")
-        cells = values.to_pylist()
-        columns[column.name] = cells if size is None else _unpacked(cells, int(size))
+        metadata, cells = column.metadata or {}, values.to_pylist()
+        if b"page_value_bytes" in metadata:
+            cells = _unpacked(cells, int(metadata[b"page_value_bytes"]), "zstd")
+        elif b"value_bytes" in metadata:
+            cells = _unpacked(cells, int(metadata[b"value_bytes"]), "lz4")
+        columns[column.name] = cells
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _unpacked(cells: Sequence[bytes | None], size: int) -> list[bytes | None]:
+def _unpacked(cells: Sequence[bytes | None], size: int, codec: str) -> list[bytes | None]:
     values: list[bytes | None] = []
-    unit, at = b"", 0
+    unit, at, prefix = b"", 0, 4 if codec == "zstd" else 0
     for cell in cells:
         if cell is None:
             values.append(None)
             continue
         if cell:
-            unit, at = pa.CompressedInputStream(pa.BufferReader(cell), "lz4").read(), 0
-        values.append(unit[at : at + size])
-        at += size
+            unit, at = pa.CompressedInputStream(pa.BufferReader(cell), codec).read(), 0
+            if prefix:
+                at = 4 + int.from_bytes(unit[:4], "little")
+        assert unit[at : at + prefix] == size.to_bytes(4, "little")[:prefix]
+        values.append(unit[at + prefix : at + prefix + size])
+        at += prefix + size
     return values
 
 

@@ -362,7 +362,7 @@ class PoolOf(RecorderAdapter):
             isinstance(value, int) and abs(value) >= 2**63 for value in info.values()
         )
 
-    def told(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
+    def kept_infos(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
         """Add what the pool says of each row."""
         rows = enumerate(rollout.infos)
         return [{"env_id": np.int32(lane), "elapsed_step": np.int32(t), **info} for t, info in rows]

@@ -9,6 +9,7 @@ Scripts of tests that run in processes of their own import this too, so it impor
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,12 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import independent_journal
 
 #: Seconds until a wait for one thing is given up.
 PATIENCE = 280.0
 _PAUSE = 0.01
+_SOON = 60.0
 
 
 def wait_until(reached: Callable[[], object], what: str) -> None:
@@ -112,3 +115,18 @@ def wait_for_journal(journal: Path, steps: int, *, ended: int = 0, first: int = 
         return sum(episode.transitions for episode in counted) >= steps and ends >= ended
 
     wait_until(is_told, f"{steps} steps and {ended} ends in the journal {journal.name}")
+
+
+def closed_while_a_thread_begins(items: Any) -> None:
+    """Close a generator as the garbage collector may: inside the lock with which threads begin and end."""
+    begin, closed = threading.Event(), threading.Event()
+
+    def close() -> None:
+        begin.wait(PATIENCE)
+        items.close()
+        closed.set()
+
+    threading.Thread(target=close, daemon=True).start()
+    with getattr(threading, "_shutdown_locks_lock", contextlib.nullcontext()):
+        begin.set()
+        assert closed.wait(_SOON)

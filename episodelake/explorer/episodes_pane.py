@@ -105,9 +105,9 @@ class EpisodesPane:
         ticked = {name: box.value for name, box in self._boxes.items()}
         self._boxes.clear()
         self._column_menu.clear()
-        # Keys that all runs share tell nothing in a list.
-        told = (name for name in names if name in groups or not name.startswith(RUN_KEY))
-        usual = set(islice((name for name in told if name not in _LEFT_OUT), _MOST_COLUMNS))
+        # Keys that all runs share are alike in each row.
+        varied = (name for name in names if name in groups or not name.startswith(RUN_KEY))
+        usual = set(islice((name for name in varied if name not in _LEFT_OUT), _MOST_COLUMNS))
         with self._column_menu:
             for name in names:
                 box = ui.checkbox(name, value=ticked.get(name, name in usual), on_change=self._choose_columns)

@@ -26,8 +26,9 @@ LABELS = {
 
 
 def label_of(name: str) -> str:
-    """Return the name of a column for people."""
-    return LABELS.get(name, name.removeprefix(METADATA))
+    """Return the name of a column for people; metadata named as another column keep their whole name."""
+    key = name.removeprefix(METADATA)
+    return LABELS.get(name, name if key in LABELS.values() else key)
 
 
 class _Bars(ui.element, component="facets.js"):

@@ -17,7 +17,8 @@ export default {
   <span class="muted" v-if="target">{{ target }}</span>
   <span class="muted label-left">{{ left }}</span>
   <q-btn v-if="waiting" flat dense no-caps :label="waiting" title="Save now" @click="$emit('save')" />
-  <q-btn flat dense round icon="edit" aria-label="Keys and labels" title="Keys and labels" @click="$emit('declare')" />
+  <q-btn flat dense round icon="edit" aria-label="Keys and labels" title="Keys and labels" data-keep="labels"
+    @click="$emit('declare')" />
   <div v-if="problem" class="problem label-problem">{{ problem }}</div></div>`,
   props: {
     current: String, drawn: String, handled: Number, following: Array, keys: Array, state: String, note: String,
@@ -28,7 +29,8 @@ export default {
   computed: {
     target() {
       if (this.marking) return "the next label goes to the steps " + (this.steps || "from here") + " to the shown one";
-      return this.ticked ? `labels go to the ${this.ticked} ticked rows` : "";
+      if (this.ticked) return `labels go to the ${this.ticked > 1 ? `${this.ticked} ticked rows` : "ticked row"}`;
+      return "";
     },
   },
   watch: {

@@ -7,17 +7,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import polars as pl
 
 from .. import EpisodeStore
 from ..errors import ConcurrentCommitError, EpisodelakeError, InvalidArgumentError
 from ..plugin import counted
+from ..plugin.files import FileLock, replacing
 
 #: What a key writes: the name of an annotation, and its value.
 LabelSet = Mapping[str, tuple[str, Any]]
@@ -31,6 +34,7 @@ _TAKEN = frozenset("clmnu")
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "a text"}
 #: An episode or a step: the values of `_KEYS`.
 Key = tuple[str, *tuple[Any, ...]]
+Changes = Mapping[Key, Mapping[str, Any]]
 _KEYS = {1: ("episode_id",), 2: ("episode_id", "t"), 3: ("episode_id", "agent_id", "t")}
 
 #: Seconds: before the first commit, after one that failed, and most between two commits.
@@ -107,6 +111,74 @@ class _Given:
     version: int | None = None
 
 
+class _WaitingFile:
+    """Labels that no version has yet, a line for each, so that a command that is killed loses none.
+
+    The file is there while labels wait. Where it cannot be written they are in memory alone.
+
+    Args:
+        folder: of the file.
+        store_id: of the store.
+    """
+
+    def __init__(self, folder: Path, store_id: str) -> None:
+        self._folder, self._name = folder, f".labels-{store_id}"
+        self._lock: FileLock | None = None
+
+    def append(self, changes: Changes) -> None:
+        """Add labels."""
+        with suppress(OSError, EpisodelakeError):
+            if self._lock is None:
+                self._lock = FileLock.acquire(self._folder / f"{self._name}-{uuid4().hex[:12]}.lock")
+            if self._lock is not None:
+                with self._lock.path.with_suffix(".jsonl").open("a", encoding="utf-8") as file:
+                    file.write(_lines(changes))
+
+    def replace(self, changes: Changes) -> None:
+        """Keep these labels alone."""
+        if self._lock is None:
+            return
+        path = self._lock.path.with_suffix(".jsonl")
+        with suppress(OSError, EpisodelakeError):
+            if changes:
+                with replacing(path) as draft:
+                    draft.write_text(_lines(changes), encoding="utf-8")
+            else:
+                path.unlink(missing_ok=True)
+                self._lock.release(remove=True)
+                self._lock = None
+
+    def release(self) -> Path | None:
+        """Let another command take over what waits, and return its file."""
+        if self._lock is None:
+            return None
+        self._lock.release(remove=True)
+        return self._lock.path.with_suffix(".jsonl")
+
+    def take_over(self, take: Callable[[Changes], None]) -> None:
+        """Give the labels of commands that were killed to a function, and remove their files."""
+        for path in sorted(self._folder.glob(f"{self._name}-*.jsonl")):
+            with suppress(OSError, EpisodelakeError):
+                lock = FileLock.acquire(path.with_suffix(".lock"))
+                if lock is not None:
+                    for line in path.read_text(encoding="utf-8").splitlines():
+                        # The last line may be cut.
+                        with suppress(ValueError, TypeError):
+                            key, values = json.loads(line)
+                            if isinstance(values.get(AT), str):
+                                values[AT] = datetime.fromisoformat(values[AT])
+                            take({tuple(key): values})
+                    path.unlink()
+                    lock.release(remove=True)
+
+
+def _lines(changes: Changes) -> str:
+    def plain(value: Any) -> Any:
+        return value.isoformat() if isinstance(value, datetime) else value.item()
+
+    return "".join(json.dumps(each, default=plain, ensure_ascii=False) + "\n" for each in changes.items())
+
+
 class LabelQueue:
     """Labels of all pages of a store. A thread commits them in batches; safe to use from several threads.
 
@@ -115,7 +187,8 @@ class LabelQueue:
 
     Args:
         store: the store; the queue opens it again for itself.
-        left: the folder for labels that `close` could not commit.
+        left: the folder for the file of labels that wait. The queue begins with those that a command left
+            which was killed or could not commit them.
 
     Attributes:
         problem: why the last commit failed; empty if it did not.
@@ -124,7 +197,6 @@ class LabelQueue:
 
     def __init__(self, store: EpisodeStore, left: Path) -> None:
         self._store = EpisodeStore(store.handle.layout, store.handle.manifest)
-        self._left = left
         self.problem = ""
         self.refused: list[str] = []
         self._given: dict[Key, dict[str, _Given]] = {}
@@ -133,11 +205,14 @@ class LabelQueue:
         self._due, self._last, self._pause = 0.0, -_MOST, 0.0
         self._closed = False
         self._thread = threading.Thread()
+        self._file = _WaitingFile(left, store.handle.manifest.store_id)
+        self._file.take_over(self.add)
 
-    def add(self, changes: Mapping[Key, Mapping[str, Any]]) -> None:
+    def add(self, changes: Changes) -> None:
         """Take labels; those of an episode or a step replace earlier ones of the same name."""
         now = time.monotonic()
         with self._changed:
+            self._file.append(changes)
             for key, values in changes.items():
                 self._given.setdefault(key, {}).update(
                     {name: _Given(value) for name, value in values.items()}
@@ -200,6 +275,13 @@ class LabelQueue:
             self._pause = min(_MOST, 2 * self._pause + 2 * _FIRST)
             self._last = now
             with self._changed:
+                self._file.replace(
+                    {
+                        key: {name: each.value for name, each in values.items() if each.version is None}
+                        for key, values in self._given.items()
+                        if _is_waiting(values)
+                    }
+                )
                 if self.waiting:
                     self._since = now
                     self._due = now + (_AGAIN if self.problem else self._pause)
@@ -249,20 +331,18 @@ class LabelQueue:
                     raise
 
     def close(self) -> None:
-        """Commit what waits. What cannot be committed goes into files, whose paths are printed."""
+        """Commit what waits. What cannot be committed stays in the file for the next queue."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join()
         self.commit()
-        for number, ((length, _), batch) in enumerate(self._batches().items()):
-            file = self._left / f"labels-{time.strftime('%Y%m%d-%H%M%S')}-{number}.parquet"
-            _frame(_KEYS[length], batch).write_parquet(file)
-            on = _KEYS[length] if length > 1 else "episode_id"
+        path = self._file.release()
+        if self.waiting:
             print(
-                f"{counted(len(batch), 'label')} could not be saved and lie in {file}. {self.problem} "
-                f"Write them with store.annotate(polars.read_parquet({file.name!r}), on={on!r}).",
+                f"{counted(self.waiting, 'label')} could not be saved. {self.problem} They wait in {path}; "
+                "`episodelake explore --write` in the same folder saves them.",
                 file=sys.stderr,
             )
 
@@ -275,9 +355,7 @@ def _is_waiting(values: Mapping[str, _Given]) -> bool:
     return any(each.version is None for each in values.values())
 
 
-def _frame(
-    on: Sequence[str], batch: Mapping[Key, Mapping[str, _Given]], store: EpisodeStore | None = None
-) -> pl.DataFrame:
+def _frame(on: Sequence[str], batch: Mapping[Key, Mapping[str, _Given]], store: EpisodeStore) -> pl.DataFrame:
     """Return a batch as a frame.
 
     Args:
@@ -295,8 +373,6 @@ def _frame(
         frame = pl.DataFrame(columns, strict=True)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise InvalidArgumentError(f"Labels of several types: {error}") from error
-    if store is None:
-        return frame
     known = (store.episodes if len(on) == 1 else store.steps).collect_schema()
     empty = [name for name, kind in frame.schema.items() if kind == pl.Null]
     return frame.drop(name for name in empty if name not in known).with_columns(

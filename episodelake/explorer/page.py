@@ -36,8 +36,8 @@ from .moments import text_of
 from .overview_pane import OverviewPane
 from .panes.compare_pane import ComparePane
 from .panes.player import Player
+from .panes.reasons import ReasonBar
 from .panes.recording_pane import RecordingPane
-from .reasons import ReasonBar
 from .sql_pane import SqlPane
 from .tab import Tab
 from .widgets import BUNDLE_PATH, GONE, add_grip, note, path_label, vega_bundle
@@ -398,8 +398,9 @@ class Page(Tab):
         writers = unsealed.writers
         self._dot.classes(replace="dot following" if writers else "dot")
         self._live.set_text("Writers record into this store." if writers else "Nothing records.")
-        since = f"{datetime.fromtimestamp(writers[0], UTC):%Y-%m-%d %H:%M}" if writers else ""
-        self._writers.set_text(f"{counted(len(writers), 'writer')} since {since} UTC" if writers else "")
+        since, today = datetime.fromtimestamp(writers[0] if writers else 0, UTC), datetime.now(UTC).date()
+        time = f"{since:%H:%M}" if since.date() == today else f"{since:%Y-%m-%d %H:%M}"
+        self._writers.set_text(f"{counted(len(writers), 'writer')} since {time} UTC" if writers else "")
 
     def _show_problems(self) -> None:
         problems = list(self.watch.left_out)

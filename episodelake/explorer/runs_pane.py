@@ -58,12 +58,22 @@ def run_facts(frame: pl.DataFrame, most: int = MOST_RUNS) -> list[RunFacts]:
     """
     value = pl.col("episode_return")
     value = pl.lit(None, pl.Float64) if frame["episode_return"].dtype.is_nested() else value.cast(pl.Float64)
-    at, count = pl.int_range(pl.len()).over("run_id"), pl.len().over("run_id").cast(pl.Int64)
+    # As in learning curves: those that the recorder ended are no results, unless there are no others.
+    unfinished = pl.col("end_reason").is_in(("cut", "interrupted"))
+    ended = ~unfinished | unfinished.all().over("run_id")
+    numbers = ended.cast(pl.Int64)
+    at, count = (numbers.cum_sum() - 1).clip(0).over("run_id"), numbers.sum().over("run_id")
     late = pl.col("at") >= pl.col("count") - (pl.col("count") // 10).clip(1)
     parts = (
         frame.lazy()
-        .select("run_id", "started_at", "ended_at", value=pl.when(value.is_finite()).then(value))
-        .with_columns(at=at, count=count)
+        .select(
+            "run_id",
+            "started_at",
+            "ended_at",
+            value=pl.when(value.is_finite() & ended).then(value),
+            at=at,
+            count=count,
+        )
         .group_by("run_id", place=pl.col("at") * _PLACES // pl.col("count"))
         .agg(
             pl.len(),

@@ -116,7 +116,7 @@ class SqlPane:
             with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
                 for name, query in self._examples.items():
                     ui.menu_item(name, partial(self._text.set_value, query)).props("role=menuitem")
-            self._message = ui.label(tables).classes("muted").mark("sql-told")
+            self._message = ui.label(tables).classes("muted").mark("sql-message")
             ui.space()
             self._take = ui.button("Show these episodes", icon="view_list", on_click=self._to_list)
             self._take.props("dense no-caps flat").mark("to-list")

@@ -28,8 +28,12 @@ new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] }
 tell();
 """
 #: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons.
+#: After a click of the mouse they have none, so that Space plays: only keys click without a detail.
 _KEEP_FOCUS = """
 let kept = null;
+addEventListener("click", ({ detail, target }) => {
+  if (detail && target.closest?.("[data-keep]")) (kept = null), document.activeElement.blur();
+}, true);
 addEventListener("focusin", (event) => (kept = event.target.dataset.keep ?? null));
 new MutationObserver(() => {
   if (kept && document.activeElement === document.body)

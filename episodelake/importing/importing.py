@@ -16,8 +16,8 @@ import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
 from .. import EpisodeStore, EpisodeView, Video
-from .. import open as open_store
-from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
+from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError
+from ..open_store import store_at
 from ..plugin import (
     DatasetFacts,
     ForeignDataset,
@@ -215,7 +215,7 @@ def import_dataset(
         _check_source(source, into)
         refuse_unused(storage_options, None if isinstance(into, EpisodeStore) else into)
         where = into.url if isinstance(into, EpisodeStore) else into
-        store = into if isinstance(into, EpisodeStore) else _store_at(into, storage_options)
+        store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
         target = Target(
             where,
             store,
@@ -298,14 +298,6 @@ def _imported(
             else:
                 counts = import_staged(dataset, replace(target, progress=meter))
         return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
-
-
-def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
-    """Return the store at a path; None if there is none."""
-    try:
-        return open_store(path, storage_options=storage_options)
-    except StoreNotFoundError:
-        return None
 
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:

@@ -5,7 +5,7 @@ lakes. Each name is loaded on first use. `plugin.files` has what touches files a
 `plugin.columns` the names of columns, `plugin.engines` what several machines need.
 """
 
-from .._first_use import lazy_names
+from ..lazy import lazy_names
 from . import columns as columns
 from . import engines as engines
 from . import files as files

@@ -5,6 +5,6 @@ escaped. Infos, policy outputs, own columns and metadata are groups, each with i
 on first use.
 """
 
-from .._first_use import lazy_names
+from ..lazy import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -4,6 +4,6 @@ A path of this machine is a `pathlib.Path`; a `Place` may also be on an object s
 is a `StoreAccessError` that names the path. Each name is loaded on first use.
 """
 
-from .._first_use import lazy_names
+from ..lazy import lazy_names
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -110,7 +110,7 @@ def _json(value: Any, place: str, name: str) -> str:
 
 
 def _opaque(frozen: Any) -> OpaqueValue | None:
-    """Return an object in a frozen value of which only the printed form is left; None if there is none."""
+    """Return an object of a frozen value that only has its printed form; None if there is none."""
     if isinstance(frozen, OpaqueValue):
         return frozen
     if isinstance(frozen, dict):

@@ -249,7 +249,7 @@ class SequenceFeed(Feed):
 
 @dataclass(frozen=True)
 class PackFeed(SequenceFeed):
-    """Packs of sequences, made anew from the order of each epoch.
+    """Packs of sequences, made from the order of each epoch.
 
     Attributes:
         room: tokens of a pack, at most.

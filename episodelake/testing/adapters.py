@@ -96,7 +96,7 @@ class RecorderAdapter(ABC):
         """Return whether an info comes to the recorder as the environment gave it."""
         return True
 
-    def told(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
+    def kept_infos(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
         """Return the infos that a recorder of this kind must keep of an episode."""
         return rollout.infos
 

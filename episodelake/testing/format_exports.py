@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._store import EpisodeStore, create
+from ..open_store import EpisodeStore, create
 from ..readers.exporting.atomic import MARK
 from ..readers.exporting.export import target_formats
 from ..store.errors import DatasetError, InvalidArgumentError, StoreExistsError
@@ -151,7 +151,7 @@ class ExportRules(FormatSettings):
         check(os.listdir(tmp_path) == [], f"{os.listdir(tmp_path)} is left")
 
     def test_an_export_stays_outside_stores(self, tmp_path: Path) -> None:
-        """Its own store, what holds it, what lies in it, and the folders of another store are refused."""
+        """Its own store, the folder around it, a file in it, and the folders of another store are refused."""
         if not self.writes:
             return
         store = write_episodes(tmp_path / "all" / "store")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gymnasium import spaces
 
-from .._store import EpisodeStore, create, open_store
+from ..open_store import EpisodeStore, create, open_store
 from ..store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
 from ..store.spaces.codec import slice_batch
 from ..writers.importing.formats import OPTIONAL
@@ -126,12 +126,12 @@ class ImportRules(FormatSettings):
             done = self.imported(source, into)
             check(done.format == self.reader, f"recognised as {done.format}: {done.reason}")
             for name in ("source", "format", "reason", "observation_space", "action_space", "mapping"):
-                told, shown = getattr(rehearsed, name), getattr(done, name)
-                check(told == shown, f"{name}: the dry run has {told!r}, the import {shown!r}")
+                planned, shown = getattr(rehearsed, name), getattr(done, name)
+                check(planned == shown, f"{name}: the dry run has {planned!r}, the import {shown!r}")
             store, preview = open_store(into), rehearsed.preview
-            told = [] if preview is None else plain(preview.to_dicts())
-            first = [{name: row[name] for name in told[0]} for row in steps_of(store)[: len(told)] if told]
-            check(told and told == first, f"other first rows: {told}\n{first}")
+            rows = [] if preview is None else plain(preview.to_dicts())
+            first = [{name: row[name] for name in rows[0]} for row in steps_of(store)[: len(rows)] if rows]
+            check(rows and rows == first, f"other first rows: {rows}\n{first}")
             again = self.imported(source, store, dry_run=True)
             check(again.dry_run and again.episodes == 0, f"a dry run adds episodes: {again}")
             check(open_store(into).version == store.version, "a dry run makes a version")

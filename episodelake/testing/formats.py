@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._store import EpisodeStore, open_store
 from ..importing.importing import import_dataset
+from ..open_store import EpisodeStore, open_store
 from ..store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from .format_base import check, delete
 from .format_cases import Case

@@ -16,7 +16,7 @@ from .bins import Binned
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
 from .series import AGENT
-from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
+from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, named, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
 from .visits import Visits
 
@@ -28,7 +28,7 @@ MOST_KINDS = 60
 def draw_actions(context: ReadContext, by: str | None, column: str | None) -> AnyChart:
     """Return the chart; see `Plots.actions`."""
     with ChartSession(context, steps=True) as bench:
-        elements = _chosen(context, column)
+        elements = named(_chosen(context, column), context.snapshot)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         drawn = [(each, *_shares(bench, each)) for each in elements[:MOST_PANELS]]
     panels = [_panel(element, rows, shares) for element, shares, _ in drawn if shares]
@@ -147,7 +147,7 @@ def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: in
     """Return the chart; see `Plots.visitation`."""
     bins = whole_number("bins", bins, 1, MOST_BINS)
     visits = Visits.of(context, x, y, bins)
-    elements = [element for element, _ in visits.axes.values()]
+    elements = named([element for element, _ in visits.axes.values()], context.snapshot)
     visits_by_cell = [{"visits": cell["visits"], **_cell(cell, visits.axes)} for cell in visits.cells]
     observations = counted(sum(row["visits"] for row in visits_by_cell), "observation")
     subtitle = [" ".join((observations, *visits.rows.notes)), *visits.outliers]

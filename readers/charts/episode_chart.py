@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ _KINDS = ("reward", "action", "observation", "info", "policy")
 def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart:
     """Return the chart; see `Episode.plot`."""
     chosen = chosen_signals(episode, wanted)
-    labels = _labels(episode, chosen)
+    labels = signal_labels(episode, chosen)
     groups = _panels(chosen, by_element=True)
     if len(groups) > MOST_PANELS:
         groups = _panels(chosen, by_element=False)
@@ -130,7 +131,7 @@ def _is_wide(signals: Sequence[Signal]) -> bool:
     return len(owners) == 1 and len(signals) > WIDEST and "" not in owners
 
 
-def _labels(episode: EpisodeData, signals: Sequence[Signal]) -> dict[str, str]:
+def signal_labels(episode: EpisodeData, signals: Sequence[Signal]) -> dict[str, str]:
     """Return the names that the card gives to numbers of columns, by signal."""
     schema = episode.schema
     codecs = [codec for part in schema.parts for codec in (part.action, part.observation)]
@@ -225,8 +226,11 @@ def _panel(
     *,
     last: bool,
 ) -> Any:
-    rows = [row for signal in signals for row in _rows(signal)]
     outcome = _is_outcome(signals[0])
+    names = [shown(labels.get(signal.name, signal.name), 24) for signal in signals]
+    if 1 < len(signals) == len(set(names)):
+        signals = [replace(signal, name=each) for signal, each in zip(signals, names, strict=True)]
+    rows = [row for signal in signals for row in _rows(signal)]
     title = labels.get(signals[0].name, name) if name.endswith("]") else name
     legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
     if outcome and len(signals[0].t) > _MOST_JUMPS and _few_kinds(rows):

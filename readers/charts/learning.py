@@ -5,6 +5,7 @@ Altair is imported by the first chart, so that a terminal can draw the numbers w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,9 +33,13 @@ _INTERVAL = (2.5, 97.5)
 #: The share of a band's stretches that may leave the axis on each side.
 _OUTSIDE = 0.1
 _WORDS = {
-    "episodes": "line: median of the episodes, band: 10 % to 90 %",
-    "runs": "line: interquartile mean of the runs' medians, band: 95 % of it by bootstrap over runs",
+    "episodes": "line: {} of the episodes, band: {}",
+    "runs": "line: interquartile mean of the runs' {}s, band: 95 % of it by bootstrap over runs",
 }
+#: The band of each middle. The median of values such as 0 and 1 says little: their mean is a rate.
+_MIDDLES = {"median": "10 % to 90 %", "mean": "95 % interval of it (the values are only two)"}
+#: Of a normal distribution, for 95 %.
+_DEVIATIONS = 1.959964
 
 
 def learning_curves(
@@ -43,8 +48,9 @@ def learning_curves(
     """Return the curves of `Plots.learning_curve`.
 
     Returns:
-        The series, and a row for each of their stretches: series, panel, x (mean of what `over` counts; of
-        "time" in ms), value, low and high (the band), episodes and runs (counts), ordered by the first three.
+        The series with their `middle`, and a row for each of their stretches: series, panel, x (mean of what
+        `over` counts; of "time" in ms), value, low and high (the band), episodes and runs (counts), ordered
+        by the first three.
     """
     one_of("over", over, OVER)
     one_of("what", what, values_of_episodes(context.snapshot))
@@ -58,18 +64,37 @@ def learning_curves(
         place_values(
             bench, OVER[over][0], f"greatest(least({shared} // {_SMALLEST}, {STRETCHES}), least({shared}, 5))"
         )
-        return series, (_of_runs if several else _of_episodes)(bench, smooth)
+        (values,) = bench.rows(
+            f"SELECT min(value) AS low, max(value) AS high, count(DISTINCT value) AS n FROM {PLACED}"
+        )
+        if values["n"] == 2:
+            series = replace(series, middle="mean")
+        if several:
+            return series, _of_runs(bench, smooth, series.middle)
+        curves = _of_episodes(bench, series.middle)
+        if values["n"] == 2:
+            curves = _with_interval(curves, values["low"], values["high"])
+        return series, _smoothed(curves, ["value", "low", "high"], _KEY, smooth)
 
 
-def _of_episodes(bench: ChartSession, smooth: int) -> pl.DataFrame:
-    """Median, 10 % and 90 % of the episodes of each stretch."""
+def _of_episodes(bench: ChartSession, middle: str) -> pl.DataFrame:
+    """Median or mean, 10 % and 90 % of the episodes of each stretch."""
     values = bench.table(
-        "SELECT series, panel, avg(x)::DOUBLE AS x, median(value) AS value, "
+        f"SELECT series, panel, avg(x)::DOUBLE AS x, {middle}(value) AS value, "
         "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, "
         "count(*) AS episodes, count(DISTINCT run_id) AS runs "
         f"FROM {PLACED} GROUP BY series, panel, place ORDER BY series, panel, x"
     )
-    return _smoothed(pl.DataFrame(values), ["value", "low", "high"], _KEY, smooth)
+    return pl.DataFrame(values)
+
+
+def _with_interval(curves: pl.DataFrame, least: float, most: float) -> pl.DataFrame:
+    """Return means of two values with Wilson's interval of their rate in place of the quantiles."""
+    rate, n, square = (pl.col("value") - least) / (most - least), pl.col("episodes"), _DEVIATIONS**2
+    centre = (rate + square / (2 * n)) / (1 + square / n)
+    half = _DEVIATIONS / (1 + square / n) * (rate * (1 - rate) / n + square / (4 * n**2)).sqrt()
+    low, high = (least + each * (most - least) for each in (centre - half, centre + half))
+    return curves.with_columns(low=low, high=high)
 
 
 def _smoothed(frame: pl.DataFrame, columns: list[str], key: tuple[str, ...], smooth: int) -> pl.DataFrame:
@@ -78,10 +103,10 @@ def _smoothed(frame: pl.DataFrame, columns: list[str], key: tuple[str, ...], smo
     return frame.with_columns(means) if smooth else frame
 
 
-def _of_runs(bench: ChartSession, smooth: int) -> pl.DataFrame:
+def _of_runs(bench: ChartSession, smooth: int, middle: str) -> pl.DataFrame:
     """Interquartile mean of the runs of each series, with an interval by bootstrap."""
     medians = bench.table(
-        "SELECT series, panel, place, run_id, sum(x)::DOUBLE AS x, median(value) AS value, "
+        f"SELECT series, panel, place, run_id, sum(x)::DOUBLE AS x, {middle}(value) AS value, "
         f"count(*) AS episodes FROM {PLACED} GROUP BY ALL ORDER BY series, panel, run_id, place"
     )
     frame = _smoothed(pl.DataFrame(medians), ["value"], (*_KEY, "run_id"), smooth)
@@ -142,7 +167,8 @@ def draw_learning_curve(
         _panel(Axes(series, what, over, panel, shape), legend, only(rows, panel)) for panel in series.panels
     ]
     smoothed = f"; mean of {2 * smooth + 1} neighbouring stretches" if smooth else ""
-    subtitle = [f"{counted(series.count, 'value')}; {_WORDS[band]}{smoothed}", *series.notes]
+    words = _WORDS[band].format(series.middle, _MIDDLES[series.middle])
+    subtitle = [f"{counted(series.count, 'value')}; {words}{smoothed}", *series.notes]
     return finished(
         stacked(panels), f"{shown(what).capitalize()} over training by {title_of(series.by)}", subtitle
     )

@@ -39,7 +39,7 @@ class ChartNumbers:
 
     Attributes:
         rows: a table; `Plots.numbers` describes its columns.
-        notes: sentences on what is left out.
+        notes: sentences on what the rows are, and on what is left out.
         ends: of "returns" and "lengths", where an axis ends that a few outliers do not flatten.
     """
 
@@ -107,7 +107,8 @@ def _learning(
     if over == "time":
         moments = pl.from_epoch(pl.col("x").cast(pl.Int64), "ms")
         curves = curves.with_columns(moments.dt.replace_time_zone("UTC"))
-    return ChartNumbers(curves, tuple(f"{note[:1].upper()}{note[1:]}." for note in series.notes))
+    notes = (f"a point is the {series.middle} return of the episodes of a stretch", *series.notes)
+    return ChartNumbers(curves, tuple(f"{note[:1].upper()}{note[1:]}." for note in notes))
 
 
 def _actions(context: ReadContext) -> ChartNumbers:

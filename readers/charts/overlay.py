@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..episode_data import EpisodeData
 from ..formatting import counted
 from ..sql.session import QuerySession
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
-from .episode_chart import chosen_signals
+from .episode_chart import chosen_signals, signal_labels
 from .signals import Signal, reduced
 from .theme import WIDTH, shown
 
@@ -42,9 +42,16 @@ def draw_overlay(
     names = list(dict.fromkeys(signal.name for signals in aligned.values() for signal in signals))
     drawn = names[:MOST_PANELS]
     split = _divergence(aligned, zeros, drawn)
-    labels = short_labels(list(aligned))
+    with ChartSession(context, steps=False) as bench:
+        runs = {row["run_id"]: row["name"] for row in bench.rows("SELECT run_id, name FROM runs")}
+    labels = short_labels(list(aligned), runs)
+    first = next(episode for episode in some if episode.id in aligned)
+    titles = {name: name for name in drawn}
+    for name, label in signal_labels(first, aligned[first.id]).items():
+        titles[name] = f"{name.rpartition('[')[0].rpartition('.')[2]} {label}"
     panels = [
-        _panel(name, aligned, zeros, labels, split, align if name == drawn[-1] else None) for name in drawn
+        _panel(name, titles[name], aligned, zeros, labels, split, align if name == drawn[-1] else None)
+        for name in drawn
     ]
     left, missing = len(context) - len(some), len(some) - len(aligned)
     subtitle = [
@@ -60,17 +67,23 @@ def draw_overlay(
     return chart
 
 
-def short_labels(ids: Sequence[str]) -> dict[str, str]:
-    """Return what to call each of some episodes: what tells their runs apart, and their number.
+def short_labels(ids: Sequence[str], named: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return short names of some episodes: the names of their runs, where they differ, and their number.
+
+    Args:
+        ids: of the episodes.
+        named: the names of runs by id; by default the beginnings of these.
 
     >>> short_labels(["ppo-lr0.0003-seed1-01m8pv/000003", "ppo-lr0.0003-seed2-01m8pw/000003"])
     {'ppo-lr0.0003-seed1-01m8pv/000003': 'ppo…seed1/3', 'ppo-lr0.0003-seed2-01m8pw/000003': 'ppo…seed2/3'}
     >>> short_labels(["sac-lr0.0003-batch256-seed2-01m8pv/000012"])
     {'sac-lr0.0003-batch256-seed2-01m8pv/000012': 'sac-lr0.0003-…/12'}
+    >>> short_labels(["run-01m8pv/000003"], {"run-01m8pv": "обучение"})
+    {'run-01m8pv/000003': 'обучение/3'}
     """
     runs = list(dict.fromkeys(each.rpartition("/")[0] for each in ids))
     # The end of the id of a run makes it unique; its name is enough where the names differ.
-    names = {run: run.rpartition("-")[0] or run for run in runs}
+    names = {run: (named or {}).get(run) or run.rpartition("-")[0] or run for run in runs}
     if len(set(names.values())) < len(runs):
         names = {run: run for run in runs}
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names.values(), strict=False))
@@ -122,6 +135,7 @@ def _divergence(
 
 def _panel(
     name: str,
+    title: str,
     aligned: dict[str, list[Signal]],
     zeros: dict[str, int],
     labels: dict[str, str],
@@ -144,12 +158,12 @@ def _panel(
     legend = alt.selection_point(fields=["label"], bind="legend", name="legend")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     # The last panel has the title of the axis.
-    title = None if align is None else "t" if align == START else f"t from {shown(align, 40)}"
+    time = None if align is None else "t" if align == START else f"t from {shown(align, 40)}"
     scale = alt.Scale(nice=False, zero=False)
     lines = alt.Chart(values_of(rows)).mark_line(strokeWidth=1.4, clip=True)
     lines = lines.encode(
-        alt.X("at:Q", title=title, scale=scale),
-        alt.Y("value:Q", title=shown(name, 30), scale=alt.Scale(zero=False, padding=4)),
+        alt.X("at:Q", title=time, scale=scale),
+        alt.Y("value:Q", title=shown(title, 30), scale=alt.Scale(zero=False, padding=4)),
         color_channel("label", "episode", list(labels.values())),
         opacity=alt.when(legend).then(alt.value(0.85)).otherwise(alt.value(0.06)),
         tooltip=tooltip_of(("episode", "episode"), ("t", "t"), ("value", "value")),

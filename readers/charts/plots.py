@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...store.common.arguments import suggest
 from ...store.common.optional_packages import require
 from ..context import ReadContext
 from ..episode_data import EpisodeData
@@ -32,6 +33,18 @@ class Plots:
     def __init__(self, context: ReadContext, episodes: Iterable[EpisodeData]) -> None:
         self._context = context
         self._episodes = episodes
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the charts that are like an unknown one."""
+            near = suggest(name, [each for each in vars(Plots) if not each.startswith("_")])
+            raise AttributeError(f"plot has no attribute {name!r}.{near}", name=name, obj=self)
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            """Name the charts, of which `plot` alone is none."""
+            charts = ", ".join(f"plot.{name}()" for name in vars(Plots) if not name.startswith("_"))
+            raise TypeError(f"plot() draws nothing. Choose a chart: {charts}.")
 
     def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "clipped") -> AnyChart:
         """Return the return of episodes over the course of their runs.
@@ -72,7 +85,8 @@ class Plots:
             what: "return", "length", or a part of the reward of rollouts, such as "rewards.format".
             smooth: draw means of so many neighbouring stretches on each side, 0 to 50.
             band: "episodes": the line is the median of the episodes of a stretch, the band is from their 10 %
-                to their 90 % quantile. "runs": the line is the interquartile mean of the runs' medians, the
+                to their 90 % quantile. Of values that are only two, such as 0 and 1, it is their mean with a
+                95 % interval (Wilson's). "runs": the line is the interquartile mean of the runs' medians, the
                 band its 95 % interval by bootstrap over the runs, always the same; of a single run it has no
                 width.
 
@@ -178,11 +192,11 @@ class Plots:
             The `rows` of "returns" and "lengths" are episodes with `series`, `panel` (the objective of vector
             rewards) and `value`, in the order in which they began; of the 20 newest runs, or largest series.
             `ends` is where their axis ends, so that a few outliers do not flatten it.
-            Those of "learning_curve" are stretches of episodes with `series`, `panel`, `x`, `value` (the
-            median return), `low` and `high` (10 % and 90 %), `episodes` and `runs`. Those of "actions" are
+            Those of "learning_curve" are stretches of episodes with `series`, `panel`, `x`, `value`,
+            `low` and `high` (the line and its band), `episodes` and `runs`. Those of "actions" are
             values (`from` equals `to`) or bins with `action`, `from`, `to`, `count` and `share`; those of
             "visitation" cells with `visits` and, of each axis, `x`, `x_from` and `x_to`. `notes` are
-            sentences on what is left out.
+            sentences on what the rows are, and on what is left out.
 
         Raises:
             InvalidArgumentError: there is no such chart, or its numbers do not depend on an option.

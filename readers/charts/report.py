@@ -64,6 +64,7 @@ def report_page(
     snapshot = context.snapshot
     name = str(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
+        ("The learning curve", plot.learning_curve),
         ("The returns", plot.returns),
         ("The distribution of returns", plot.return_histogram),
         ("The lengths", plot.lengths),

@@ -69,6 +69,7 @@ class Series:
         count: number of values.
         largest: number of values of the largest series in a panel.
         notes: sentences on what is left out.
+        middle: what a learning curve draws of each stretch: "median", or "mean" of values that are only two.
     """
 
     by: str
@@ -78,6 +79,7 @@ class Series:
     count: int
     largest: int
     notes: tuple[str, ...]
+    middle: str = "median"
 
 
 def episode_series(bench: ChartSession, what: str, by: str | None, *, finished: bool = False) -> Series:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import gymnasium
 import numpy as np
 
+from ...store.errors import CorruptStoreError
 from ...store.schema import StepSchema
+from ...store.snapshot import Snapshot
 from ..chart_session import ChartSession
 from ..sql.text import literal, quote
 from .bins import Binned, Bins, Values
@@ -46,6 +49,24 @@ def elements_of(schema: StepSchema, root: str) -> list[Element]:
     return [
         _element(node.column, node.space, node.shape, index) for node in nodes for index in range(node.size)
     ]
+
+
+def named(elements: Sequence[Element], snapshot: Snapshot) -> list[Element]:
+    """Return elements whose names have those of the card behind them: `action[0] (shoulder)`."""
+    try:
+        card = snapshot.card
+    except CorruptStoreError:
+        return [*elements]
+    codecs = [codec for part in snapshot.schema.parts for codec in (part.observation, part.action)]
+    sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves if leaf.shape}
+    columns = {each.column for each in elements if each.column in sizes}
+    names = {column: card.dimension_names(column, sizes[column]) for column in columns}
+    found = []
+    for each in elements:
+        index = each.name.rpartition("[")[2].removesuffix("]")
+        given = names.get(each.column)
+        found.append(replace(each, name=f"{each.name} ({given[int(index)]})") if given else each)
+    return found
 
 
 def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index: int) -> Element:

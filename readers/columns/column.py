@@ -50,7 +50,7 @@ class Column(ABC):
     value_bytes: float = field(default=0, kw_only=True)
 
     def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
-        """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
+        """Return the values by which a cache distinguishes columns, beside the rows; JSON can hold them."""
         return {"column": self.name, "annotation": None}
 
     def check(self, snapshot: Snapshot, selection: Selection) -> None:
@@ -377,7 +377,8 @@ def _copy_valid(valid: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> Call
         done, seen = 0, 0
         for start, count, place in sorted(rows):
             here = valid[start : start + count]
-            first = seen + np.count_nonzero(valid[done:start])
+            # A stretch may begin within the one before it.
+            first = seen + np.count_nonzero(valid[done:start]) - np.count_nonzero(valid[start:done])
             done, seen = start + count, first + np.count_nonzero(here)
             target, given = into[place : place + count], values[first:seen]
             blanks = np.flatnonzero(~here)

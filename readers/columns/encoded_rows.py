@@ -66,7 +66,7 @@ class EncodedRows:
         return EncodedRows(bytes(name).decode(), data, edges, ImageShape(tuple(shape.tolist())))
 
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
-        """Decode rows; each group of pictures that they lie in once.
+        """Decode rows, each of their groups of pictures once.
 
         Args:
             rows: int64, of any shape (b, ...).
@@ -122,7 +122,7 @@ class RowsToFill:
         self._pieces += [(place, cells.slice(start, count)) for start, count, place in rows]
 
     def filled(self) -> EncodedRows:
-        """Return the rows, all of which were put."""
+        """Return the rows; all must have been put."""
         sizes = np.zeros(self.rows + 1, np.int64)
         parts: list[np.ndarray] = []
         for place, cells in sorted(self._pieces, key=lambda piece: piece[0]):

@@ -385,6 +385,6 @@ class RaggedToFill:
         self._pieces += [(place, values[start : start + count]) for start, count, place in rows]
 
     def filled(self) -> Ragged:
-        """Return the rows, all of which were put."""
+        """Return the rows; all must have been put."""
         pieces = [piece for _, piece in sorted(self._pieces, key=lambda pair: pair[0])]
         return Ragged.joined([self.like[:0], *pieces])

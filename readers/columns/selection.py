@@ -71,6 +71,14 @@ class EpisodeIndex:
         ends = self.lengths[some], self.end_reasons[some]
         return EpisodeIndex(*ends, numbers[some], agents, missing, self.left_out)
 
+    def placed(self, starts: np.ndarray) -> EpisodeIndex:
+        """Return the index for arrays with a part of each episode's rows: row t of episode e is at
+        `starts[e] + t`. Only `starts` differs; it may be negative.
+        """
+        index = replace(self)
+        vars(index)["starts"] = starts
+        return index
+
     @property
     def last_seen(self) -> np.ndarray:
         """int64, shape (E,): the step of each episode's last observation."""
@@ -132,7 +140,7 @@ def rows_digest(snapshot: Snapshot, pointers: Pointers) -> str:
     return digest.hexdigest()
 
 
-_CUT, _INTERRUPTED = END_REASONS.index("cut"), END_REASONS.index("interrupted")
+_TERMINATED, _CUT, _INTERRUPTED = map(END_REASONS.index, (TERMINATED, "cut", "interrupted"))
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,20 @@ class Selection:
     def part(self, some: slice | np.ndarray) -> Selection:
         """Return some of the episodes."""
         return replace(self, pointers=self.pointers.chosen(some), index=self.index[some])
+
+    def spans(self, some: np.ndarray, first: np.ndarray, stop: np.ndarray) -> Selection:
+        """Return some rows of some episodes, as if they were episodes.
+
+        Args:
+            some: int64, shape (n,): the episodes; one may be named several times.
+            first, stop: int64, shape (n,): rows within the episode, at least two each.
+        """
+        part = self.part(some)
+        pointers = replace(part.pointers, row_start=part.pointers.row_start + first, row_count=stop - first)
+        # Readers mark the last transition of episodes that do not terminate.
+        ends = np.where(stop > part.index.lengths, part.index.end_reasons, np.int8(_TERMINATED))
+        index = replace(part.index, lengths=stop - first - 1, end_reasons=ends, missing=None)
+        return replace(part, pointers=pointers, index=index)
 
 
 def select(

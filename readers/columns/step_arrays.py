@@ -11,9 +11,10 @@ import contextlib
 import mmap
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
@@ -27,7 +28,7 @@ from ...store.frames import whole_chunks
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.parquet.files import decoding_threads
 from ...store.tables.table_files import POINTERS
-from ..blocks import Block, BlockPart, BlockReader
+from ..blocks import Block, BlockPart, BlockReader, SegmentFile
 from .column import Column, EncodedColumn, SpaceColumn
 from .encoded_rows import filled
 from .episode_columns import EpisodeColumn
@@ -98,6 +99,14 @@ _PICTURES = 16
 
 #: Columns, each with the arrays that its values go into.
 _Pairs = list[tuple[Column, Tree]]
+
+#: Stretches of rows: the first one, how many, and where they go.
+_Stretches = list[tuple[int, int, int]]
+
+#: One task reads a file of an object store up to this size; it reads all, if so much of it is wanted.
+_ONE_TASK, _MOST_OF_FILE = 16 << 20, 0.6
+#: Of larger files and row groups than this, so many are read at a time.
+_SMALL_FILE, _large_reads = 2 << 20, threading.BoundedSemaphore(8)
 
 #: Makes memory of so many bytes.
 Allocate = Callable[[int], Any]
@@ -184,31 +193,39 @@ class ColumnSource:
         if blocks.snapshot.schema.encodings:
             # What is read is encoded: chunks of some frames, decoded one after the other.
             most = max(most, _PICTURES)
-        pieces = _pieces(self) if columns else {}
-        tasks = [(key, each) for key in pieces for each in passes]
+        pieces = list(_pieces(self)) if columns else []
+        tasks = [(piece, each) for piece in pieces for each in passes]
         # Few tasks leave threads free, which then decode columns in parallel.
         threads = len(tasks) < (os.cpu_count() or 1)
         grouped = len(blocks.snapshot.schema.groups) > 1
 
-        def read(task: tuple[tuple[str, int], tuple[_Pairs, bool]]) -> None:
-            (segment, group), (own, video) = task
-            file = blocks.file(segment)
-            first, stop = int(file.starts[group]), int(file.starts[group + 1])
-            whole = Block(file, range(group, group + 1), first, stop - first)
+        def read(task: tuple[_Piece, tuple[_Pairs, bool]]) -> None:
+            piece, (own, video) = task
+            with piece.turn:
+                for file, groups, wanted in piece.stretches(blocks, self.row_bytes):
+                    read_groups(file, groups, wanted, own, video)
+
+        def read_groups(
+            file: SegmentFile, groups: range, wanted: _Stretches, own: _Pairs, video: bool
+        ) -> None:
+            first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
+            whole = Block(file, groups, first, stop - first)
             fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
-            low = 0
+            low, last = 0, max(start + count for start, count, _ in wanted)
             # A part of the rows at a time: threads then hold little beside the arrays.
-            tables = file.batches(whole.groups, fields, most, threads=threads)
+            tables = file.batches(groups, fields, most, threads=threads)
             for table in whole_chunks(tables, fields) if video else tables:
                 part = BlockPart(whole, slice(low, low + table.num_rows))
                 part.hold(table)
-                write(own, part, _within(pieces[segment, group], low, low + table.num_rows))
+                write(own, part, _within(wanted, low, low + table.num_rows))
                 low += table.num_rows
+                if low >= last and last < stop - first:
+                    break
             if thrifty:
                 # Arrow's pool would keep more for each thread than a thread needs at a time.
                 pa.default_memory_pool().release_unused()
 
-        def write(own: _Pairs, block: Block, rows: list[tuple[int, int, int]]) -> None:
+        def write(own: _Pairs, block: Block, rows: _Stretches) -> None:
             if grouped and rows:
                 # Columns of a group are NULL on the rows of other groups, so leave these out.
                 block, rows = _only(block, rows)
@@ -300,7 +317,7 @@ def _passes(
         yield plain, False
 
 
-def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[tuple[int, int, int]]]:
+def _only(block: Block, rows: _Stretches) -> tuple[Block, _Stretches]:
     """Return the part of a block that has some stretches of rows, and where these are in it."""
     chosen = np.zeros(block.count, bool)
     for start, count, _ in rows:
@@ -309,26 +326,81 @@ def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[t
     return BlockPart(block, chosen), [(int(before[start]), count, place) for start, count, place in rows]
 
 
-def _within(rows: list[tuple[int, int, int]], start: int, stop: int) -> list[tuple[int, int, int]]:
+def _within(rows: _Stretches, start: int, stop: int) -> _Stretches:
     """Return the parts of stretches of rows that are in `[start, stop)`, counted from its first row."""
     cut = ((max(first, start), min(first + count, stop), place - first) for first, count, place in rows)
     return [(low - start, high - low, shift + low) for low, high, shift in cut if low < high]
 
 
-def _pieces(source: ColumnSource) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """Return the row groups that hold the episodes, in the order of first use: by segment and group, the
-    wanted rows (first row, how many, where they go).
+@dataclass(frozen=True)
+class _Piece:
+    """The part of a steps file that one task reads: a row group, or all that is wanted of a remote file.
+
+    Attributes:
+        segment: the file.
+        wanted: rows of the row group, or of the file.
+        size: bytes of the file, where all of it is read by one task; else 0.
+        group: the row group, where the file is open.
+        turn: is held while it reads.
     """
+
+    segment: str
+    wanted: _Stretches
+    size: int = 0
+    group: int = 0
+    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+
+    def stretches(
+        self, blocks: BlockReader, row_bytes: int
+    ) -> Iterator[tuple[SegmentFile, range, _Stretches]]:
+        """Yield row groups that follow each other, with the wanted rows counted from the first of them."""
+        if not self.size:
+            yield blocks.file(self.segment), range(self.group, self.group + 1), self.wanted
+            return
+        # Most of a file is asked for in one request instead of its end and then its columns.
+        most = sum(count for _, count, _ in self.wanted) * row_bytes > self.size * _MOST_OF_FILE
+        file = blocks.whole(self.segment) if most else blocks.file(self.segment)
+        pieces = _by_group(file, self.wanted)
+        groups = np.array(sorted(pieces))
+        for some in np.split(groups, np.flatnonzero(np.diff(groups) > 1) + 1):
+            stretch = range(int(some[0]), int(some[-1]) + 1)
+            first = int(file.starts[stretch[0]])
+            moved = (
+                [(low + int(file.starts[group]) - first, count, place) for low, count, place in pieces[group]]
+                for group in stretch
+            )
+            yield file, stretch, [each for own in moved for each in own]
+
+
+def _pieces(source: ColumnSource) -> Iterator[_Piece]:
+    """Yield what tasks read, in the order of first use."""
     blocks, pointers = source.blocks, source.selection.pointers
-    pieces: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    blocks.files(pointers.segments[number] for number in np.unique(pointers.segment).tolist())
+    by_file: dict[str, _Stretches] = {}
     for segment, start, count, place in _runs(source):
-        name = pointers.segments[segment]
-        file = blocks.file(name)
+        by_file.setdefault(pointers.segments[segment], []).append((start, count, place))
+    sizes = dict.fromkeys(by_file, 0)
+    if blocks.snapshot.layout.root.local is None:
+        sizes = {name: blocks.snapshot.listed_bytes(name) for name in by_file}
+    opened = [name for name in by_file if not 0 < sizes[name] <= _ONE_TASK]
+    files = dict(zip(opened, blocks.files(opened), strict=True))
+    for name, wanted in by_file.items():
+        if name not in files:
+            turn = contextlib.nullcontext() if sizes[name] <= _SMALL_FILE else _large_reads
+            yield _Piece(name, wanted, size=sizes[name], turn=turn)
+            continue
+        for group, own in _by_group(files[name], wanted).items():
+            turn = contextlib.nullcontext() if not sizes[name] else _large_reads
+            yield _Piece(name, own, group=group, turn=turn)
+
+
+def _by_group(file: SegmentFile, wanted: _Stretches) -> dict[int, _Stretches]:
+    """Return the wanted rows of a file by row group, counted from its first row."""
+    pieces: dict[int, _Stretches] = {}
+    for start, count, place in wanted:
         for group in file.groups_of(start, count):
             first, stop = int(file.starts[group]), int(file.starts[group + 1])
             low, high = max(start, first), min(start + count, stop)
-            pieces.setdefault((name, group), []).append((low - first, high - low, place + low - start))
+            pieces.setdefault(group, []).append((low - first, high - low, place + low - start))
     return pieces
 
 

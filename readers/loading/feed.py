@@ -179,6 +179,11 @@ class Feed(ABC):
         return self.length
 
     @property
+    def reads_objects(self) -> bool:
+        """Whether batches are read from an object store when they are made, which a forked process cannot."""
+        return False
+
+    @property
     def ahead(self) -> bool:
         """Whether units may be gathered before their batch is requested, and together with other batches."""
         return self.priorities is None and not self.units.ragged

@@ -36,7 +36,8 @@ from .number_sets import NumberSet
 from .orders import Order
 from .outputs import Output
 from .priorities import Priorities, Prioritized
-from .stream import StreamFeed, StreamOrder, blocks_of
+from .stream import StreamFeed, StreamOrder
+from .stream_blocks import blocks_of, parts_of
 from .transforms.on_read import DerivedColumns, TransformPipeline
 from .units import Deltas, UnitIndex, Units
 
@@ -233,10 +234,32 @@ def _stream_feed(
     # One half for the group whose batches are taken, one for the group that is read; with its units' order.
     buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
     group_rows = max(buffer // 2 // (row_bytes + _ORDER_BYTES), 1)
-    _warn_unmixed(source, config, group_rows)
-    blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
-    groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
-    return StreamFeed(source, config.units, config.keys, groups, config.pipeline)
+    counts = np.diff(unit_index.edges)
+    seed = config.seed if config.shuffle else None
+    blocks = blocks_of(source, counts, group_rows=group_rows, sort=config.shuffle)
+    groups = StreamOrder(blocks, group_rows, seed)
+    other: StreamOrder | None = None
+    if config.shuffle and group_rows < _mixed_rows(source):
+        parts = None
+        if type(source) is ColumnSource and not config.pipeline.on_read and not _has_encoded(source):
+            parts = parts_of(source, config.units, counts, group_rows=group_rows)
+        if parts is None or parts.rows.mean() * 2 > group_rows:
+            _warn_unmixed(source, group_rows)
+        if parts is not None:
+            groups, other = StreamOrder(parts, group_rows, seed), groups
+    return StreamFeed(source, config.units, config.keys, groups, config.pipeline, other)
+
+
+def _has_encoded(source: ColumnSource) -> bool:
+    """Return whether frames depend on those before them, so that no row can be decoded by itself."""
+    encodings = source.blocks.snapshot.schema.encodings
+    return any(name in encodings for column in source.columns for name in column.fields)
+
+
+def _mixed_rows(source: ColumnSource) -> int:
+    """Return the rows of as many episodes as a shuffled batch should have units of."""
+    episodes = len(source.index)
+    return min(episodes, _MIXED) * source.index.rows // max(episodes, 1)
 
 
 def _measured(source: ColumnSource) -> tuple[Column, ...]:
@@ -255,21 +278,19 @@ def _measured(source: ColumnSource) -> tuple[Column, ...]:
     return tuple(column.measured(files) if files and column in sized else column for column in source.columns)
 
 
-def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:
+def _warn_unmixed(source: ColumnSource, group_rows: int) -> None:
     """Warn of batches with units of few episodes each."""
     episodes = len(source.index)
-    needed = min(episodes, _MIXED) * source.index.rows // max(episodes, 1)
-    if config.shuffle and group_rows < needed:
-        size = needed * 2 * (source.row_bytes + _ORDER_BYTES) >> 20
-        room = group_rows * episodes / source.index.rows
-        warnings.warn(
-            f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a "
-            "shuffled batch has units of few episodes. "
-            f"cache=el.Cache('stream', buffer_bytes={size} << 20) mixes {min(episodes, _MIXED)}. "
-            "Frames that are stored as video take less room (docs/video.md).",
-            RuntimeWarning,
-            stacklevel=6,
-        )
+    size = _mixed_rows(source) * 2 * (source.row_bytes + _ORDER_BYTES) >> 20
+    room = group_rows * episodes / source.index.rows
+    warnings.warn(
+        f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a "
+        "shuffled batch has units of few episodes. "
+        f"cache=el.Cache('stream', buffer_bytes={size} << 20) mixes {min(episodes, _MIXED)}. "
+        "Frames that are stored as video take less room (docs/video.md).",
+        RuntimeWarning,
+        stacklevel=6,
+    )
 
 
 def units_where(

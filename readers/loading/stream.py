@@ -1,11 +1,12 @@
 """Units of streamed columns: groups of row groups are read one after the other.
 
-The order is a pure function of the seed and the epoch. A *block* is the episodes that begin in one row group.
-The blocks are permuted, and cut into *groups* of as many as fit into half of the buffer; a group takes a span
-of an epoch's places. The group's units are cut into 64 chunks, one for each *lane*: the places that leave the
-same remainder by 64. Within a chunk the units are permuted. So a batch has units of all chunks of a group,
-and a reader that takes every second place (or fourth, ... or 64th) needs half (a fourth, ...) of the blocks:
-its chunks lie side by side.
+The order is a pure function of the seed and the epoch. A *block* is the episodes that begin in one row group
+or, where few of these fit into a group, a part of an episode (`stream_blocks.py`). The blocks are permuted,
+and cut into *groups* of as many as fit into half of the buffer; a group takes a span of an epoch's places.
+The group's units are cut into 64 chunks, one for each *lane*: the places that leave the same remainder by 64.
+Within a chunk the units are permuted. So a batch has units of all chunks of a group, and a reader that takes
+every second place (or fourth, ... or 64th) needs half (a fourth, ...) of the blocks: its chunks lie side by
+side.
 
 While the batches of a group are taken, a thread reads the next one. Nothing is read that lies before the
 place at which a reader begins.
@@ -13,7 +14,7 @@ place at which a reader begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from ...store.parquet.files import decoding_threads
-from ..columns.ragged import gather_ranges
 from ..columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
 from .feed import Feed, ShardSlice
 from .orders import Permutation, hash_words, mix64
+from .stream_blocks import Blocks
 from .transforms.on_read import TransformPipeline
 from .units import Batch, Chosen, UnitIndex, Units
 
@@ -33,60 +34,6 @@ _LANES = 64
 #: Chunks are ordered by the reversed bits of their lanes, so those of every second lane are adjacent.
 _CHUNKS = np.array([int(f"{lane:06b}"[::-1], 2) for lane in range(_LANES)])
 _BLOCKS, _CHUNK = 4, 5
-#: A segment of less than this part of a group is one block, so that its footer need not be read to plan.
-_SMALL_PART = 8
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The episodes that have units, in blocks.
-
-    Attributes:
-        episodes: int64: the numbers of episodes, block after block.
-        edges: int64, shape (K + 1,): where each block begins among them.
-        rows, units: int64, shape (K,): how many each has.
-    """
-
-    episodes: np.ndarray
-    edges: np.ndarray
-    rows: np.ndarray
-    units: np.ndarray
-
-    def episodes_of(self, blocks: np.ndarray) -> np.ndarray:
-        """Return the episodes of some blocks, in their order."""
-        first = self.edges[blocks]
-        return gather_ranges(self.episodes, first, self.edges[blocks + 1] - first)
-
-
-def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort: bool) -> Blocks:
-    """Find the blocks of some episodes; reads the footers of large steps files only.
-
-    Args:
-        source: the episodes.
-        counts: int64: units of each episode; those without any are left out.
-        group_rows: about how many rows a group may have.
-        sort: as the episodes lie in the files, which makes fewer and larger blocks; else in their own order.
-    """
-    reader, snapshot = source.blocks, source.blocks.snapshot
-    pointers = source.selection.pointers
-    segment, start = pointers.segment, pointers.row_start
-    episodes = np.flatnonzero(counts)
-    if sort:
-        episodes = episodes[np.lexsort((start[episodes], segment[episodes]))]
-    segment, start = segment[episodes], start[episodes]
-    groups = np.zeros(len(episodes), np.int64)
-    file_rows = np.array([file.rows for file in snapshot.step_files])
-    by_segment = np.argsort(segment, kind="stable")
-    firsts = np.flatnonzero(np.diff(segment[by_segment], prepend=-1))
-    parts = np.split(by_segment, firsts[1:]) if len(firsts) else []
-    large = [here for here in parts if file_rows[segment[here[0]]] * _SMALL_PART > group_rows]
-    files = reader.files(pointers.segments[segment[here[0]]] for here in large)
-    for here, file in zip(large, files, strict=True):
-        groups[here] = np.searchsorted(file.starts, start[here], side="right")
-    begins = (segment[1:] != segment[:-1]) | (groups[1:] != groups[:-1])
-    edges = np.concatenate([[0], np.flatnonzero(begins) + 1, [len(episodes)]])
-    rows = np.add.reduceat(source.index.lengths[episodes] + 1, edges[:-1])
-    return Blocks(episodes, edges, rows, np.add.reduceat(counts[episodes], edges[:-1]))
 
 
 @dataclass(frozen=True)
@@ -251,7 +198,7 @@ class StreamOrder:
 _PLANNED = 1 << 14
 
 
-@dataclass(frozen=True)
+@dataclass
 class StreamFeed(Feed):
     """Units of streamed columns: groups of row groups are read one after the other.
 
@@ -261,6 +208,8 @@ class StreamFeed(Feed):
         keys: of a batch.
         order: the order of the units.
         pipeline: transform a group's rows before units are gathered.
+        other: where `order` has parts of episodes, that of whole ones, which states of earlier versions are
+            in; such a state exchanges both. None if there is one order.
     """
 
     source: ColumnSource
@@ -268,11 +217,17 @@ class StreamFeed(Feed):
     keys: Sequence[str]
     order: StreamOrder
     pipeline: TransformPipeline
+    other: StreamOrder | None = None
 
     @property
     def length(self) -> int:
         """See `Feed`."""
         return self.order.length
+
+    @property
+    def reads_objects(self) -> bool:
+        """See `Feed`."""
+        return self.source.blocks.snapshot.layout.root.local is None
 
     def facts(self) -> dict[str, Any]:
         """See `Feed`: without shuffling the order is that of other feeds."""
@@ -280,11 +235,20 @@ class StreamFeed(Feed):
             return {}
         return {"order": f"Shuffled in groups of {self.order.group_rows} rows"}
 
+    def state(self) -> dict[str, Any]:
+        """See `Feed`."""
+        return {} if self.order.blocks.spans is None else {"parts": True}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See `Feed`."""
+        if self.other is not None and ("parts" in state) != (self.order.blocks.spans is not None):
+            self.order, self.other = self.other, self.order
+
     def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """See `Feed`; the last batch of a group may be completed from the next ones."""
         parts: list[Batch] = []
         missing = 0
-        for read in self._read_ahead(self.order.runs(epoch, places)):
+        for read in self._read_ahead(self.order, epoch, places):
             for chosen in read.choices():
                 start = 0
                 while start < len(chosen):
@@ -303,7 +267,7 @@ class StreamFeed(Feed):
     def _gather(self, read: ReadGroup, chosen: Chosen) -> Batch:
         return self.units.gather(read.arrays, self.keys, chosen)
 
-    def _read_ahead(self, runs: Iterator[Run]) -> Iterator[ReadGroup]:
+    def _read_ahead(self, order: StreamOrder, epoch: int, places: ShardSlice) -> Iterator[ReadGroup]:
         """Read groups, always one more than is handed out."""
         threads = decoding_threads(self.source.blocks.snapshot.layout.root)
         decoding = ThreadPoolExecutor(threads, "episodelake decoding")
@@ -311,28 +275,26 @@ class StreamFeed(Feed):
         ahead = ThreadPoolExecutor(2, "episodelake reading ahead")
         coming: list[Future[ReadGroup]] = []
         try:
-            for run in runs:
-                coming.append(ahead.submit(self._read, run, decoding))
+            for run in order.runs(epoch, places):
+                coming.append(ahead.submit(self._read, order.blocks, run, decoding))
                 if len(coming) == 2:
                     yield coming.pop(0).result()
             for future in coming:
                 yield future.result()
         finally:
-            # Row groups that are being decoded are waited for, the others are given up.
+            # The collector may close this generator inside a lock of `threading`: no thread is joined here.
             for pool in (decoding, ahead):
-                pool.shutdown(cancel_futures=True)
+                pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, run: Run, pool: Executor) -> ReadGroup:
+    def _read(self, blocks: Blocks, run: Run, pool: Executor) -> ReadGroup:
         group = run.group
         needed = group.needed(run.some)
-        blocks = self.order.blocks
-        episodes = blocks.episodes_of(group.blocks[needed])
-        source = self.source.part(episodes)
+        source, index, unit_index = blocks.read_from(self.source, self.units, group.blocks[needed])
         into = empty_arrays(source.columns, source.index.rows, pooled)
-        arrays = read_arrays(source, into, pool)
+        arrays = StepArrays(index, read_arrays(source, into, pool).columns)
         prepared = self.pipeline.prepare(arrays, self.units.columns(self.keys))
         before = np.cumsum(np.where(needed, 0, np.diff(group.edges)))
-        return ReadGroup(prepared, UnitIndex(self.units, source.index), run, before, group.units(run.some))
+        return ReadGroup(prepared, unit_index, run, before, group.units(run.some))
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,8 @@ class TorchWorkers:
         self.output: TorchOutput = torch_output(output)
         self._dataset = _PackedBatches(source, self.output, {"identity": {}, "epoch": 0, "position": 0})
         self._options = dict(options)
+        if source.feed.reads_objects and options.get("num_workers"):
+            self._options["multiprocessing_context"] = options.get("multiprocessing_context") or "spawn"
         self._workers: DataLoader[Any] | None = self._make_workers()
 
     def __getstate__(self) -> dict[str, Any]:

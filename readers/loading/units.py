@@ -87,6 +87,12 @@ class Units(ABC):
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """Return how many units each episode has; int64, shape (E,)."""
 
+    def rows_of(self, index: EpisodeIndex, chosen: Chosen) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the first row of its episode that each unit reads, and the one after its last: int64, shape
+        (b,), ascending with the unit; they may lie outside the episode. None if units read whole episodes.
+        """
+        return None
+
     def needs_last(self, keys: Sequence[str]) -> bool:
         """Return whether a batch with such keys has the last observation of an episode."""
         return any(step and is_observation(column) for column, step in map(source_of, keys))
@@ -167,6 +173,8 @@ class UnitIndex:
     Args:
         units: the kind of unit.
         index: the episodes.
+        spans: int64, shape (2, E): the first unit of each episode to count, and the one after the last; None
+            for all.
 
     Attributes:
         edges: int64, shape (E + 1,): the first unit of each episode, and the number of all.
@@ -175,8 +183,11 @@ class UnitIndex:
     #: The units that are counted, of all; None for all.
     _some: NumberSet | None = None
 
-    def __init__(self, units: Units, index: EpisodeIndex) -> None:
-        self.edges = self._all_edges = np.concatenate([[0], np.cumsum(units.counts(index))])
+    def __init__(self, units: Units, index: EpisodeIndex, spans: np.ndarray | None = None) -> None:
+        counts = units.counts(index) if spans is None else spans[1] - spans[0]
+        self.edges = self._all_edges = np.concatenate([[0], np.cumsum(counts)])
+        # What is subtracted from a unit's number to get that within its episode.
+        self._firsts = self.edges[:-1] if spans is None else self.edges[:-1] - spans[0]
 
     def only(self, some: NumberSet) -> UnitIndex:
         """Return the index of some of these units, counted from 0."""
@@ -202,7 +213,7 @@ class UnitIndex:
             episodes[still] = np.searchsorted(self.edges, numbers[still], side="right") - 1
         if self._some is not None:
             return Chosen(episodes, self._some[numbers] - self._all_edges[episodes])
-        return Chosen(episodes, numbers - self.edges[episodes])
+        return Chosen(episodes, numbers - self._firsts[episodes])
 
     @cached_property
     def _shift(self) -> int:
@@ -226,6 +237,10 @@ class Transitions(Units):
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         return index.usable
+
+    def rows_of(self, index: EpisodeIndex, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+        """See `Units`."""
+        return chosen.numbers, chosen.numbers + 2
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`."""
@@ -272,6 +287,10 @@ class NSteps(Units):
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         return index.usable
+
+    def rows_of(self, index: EpisodeIndex, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+        """See `Units`."""
+        return chosen.numbers, chosen.numbers + self.n + 1
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`."""
@@ -394,6 +413,11 @@ class Deltas(Units):
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         return index.usable
+
+    def rows_of(self, index: EpisodeIndex, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+        """See `Units`."""
+        steps = [0, *(step for own in self.steps.values() for step in own)]
+        return chosen.numbers + int(min(steps)), chosen.numbers + int(max(steps)) + 2
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`; a key with k steps has the shape (b, k, ...), its mask (b, k)."""

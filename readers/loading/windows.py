@@ -84,6 +84,11 @@ class Windows(Units):
             return np.maximum((index.usable - self.length) // self.stride + 1, 0)
         return -(-index.usable // self.stride)
 
+    def rows_of(self, index: EpisodeIndex, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
+        """See `Units`."""
+        first = self._first_steps(index, chosen)
+        return first, first + self.burn_in + self.length + 1
+
     def _first_steps(self, index: EpisodeIndex, chosen: Chosen) -> np.ndarray:
         """Return the step at which each begins, burn-in included; negative where it is padded on the left."""
         steps = chosen.numbers * self.stride

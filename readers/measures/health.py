@@ -168,7 +168,7 @@ class HealthReport:
 
 #: The kinds that make an episode stand out, the worst first.
 _WORST = (
-    *("nan", "infinite", "outlier", "missing_observation", "interrupted", "cut", "saturated", "constant"),
+    *("nan", "infinite", "outlier", "missing_observation", "interrupted", "saturated", "constant"),
     *("duplicate", "lengths", "vocabulary", "context", "empty_message"),
 )
 

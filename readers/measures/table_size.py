@@ -111,7 +111,7 @@ def _annotation_sizes(snapshot: Snapshot) -> Counter[str]:
     sizes: Counter[str] = Counter()
     if not snapshot.annotation_files.annotations:
         return sizes
-    segments = snapshot.pointers.segments
+    segments = snapshot.segments
     for name in snapshot.annotation_files.annotations:
         places = [snapshot.annotation_files.find(name, segment) for segment in segments]
         sizes[name] = sum(place.size() for place in places if place is not None)

@@ -2,8 +2,8 @@
 
 A column of metadata has one type. Where a key has integers beyond 2^53 and fractions, the column shows
 doubles, and rounding makes different integers equal: comparing it with such an integer is an error. Where a
-key has numbers first and texts later, the texts stand in the JSON column: comparing the column with a text
-looks there too. Both follow from the parse tree of a query; other columns and longer names are not touched.
+key has numbers first and texts later, the texts are in the JSON column: comparing the column with a text,
+which would miss them, is an error too. Both are found in the parse tree of a query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...store.snapshot import Snapshot
 from ..context import Parameters
 from ..frames import collect_table, stored_frame
 from .comparisons import Columns, QueryTree, is_long, long_in
-from .text import MANY_DIGITS
+from .text import MANY_DIGITS, RUN, literal, names_run_keys, quote
 
 _NUMBERS = (pa.bool_(), pa.int64(), pa.float64())
 _known: WeakKeyDictionary[Snapshot, dict[str, Beside]] = WeakKeyDictionary()
@@ -84,10 +84,10 @@ def _find(snapshot: Snapshot, table: str) -> Beside:
     return Beside(frozenset(rounded), frozenset(texts))
 
 
-def exact_text(
+def refuse_inexact(
     snapshots: Sequence[Snapshot], kind: str, text: str, parameters: Parameters | None, *, condition: bool
-) -> str:
-    """Return a query or condition that also compares the texts of the JSON column.
+) -> None:
+    """Refuse a query or condition whose answer would be wrong for values of the JSON column.
 
     Args:
         snapshots: what is asked; several of a lake.
@@ -96,11 +96,9 @@ def exact_text(
         parameters: plain values of its parameters.
         condition: whether it is an expression.
 
-    Returns:
-        The text itself where no such comparison is in it.
-
     Raises:
-        QueryError: it compares metadata that show integers as doubles with an integer from 2^53 on.
+        QueryError: it compares metadata that show integers as doubles with an integer from 2^53 on, or
+            metadata that have numbers and texts with a text.
     """
     given = parameters or ()
     values = list(given.values() if isinstance(given, Mapping) else given)
@@ -108,25 +106,23 @@ def exact_text(
     texts = "'" in text or any(isinstance(value, str) for value in values)
     named = _named_numbers(snapshots, text) if long or texts else {}
     if not any(named.values()):
-        return text
+        return
     tree = QueryTree.of(f"SELECT (\n{text}\n)" if condition else text, given)
     if tree is None:
         # A PIVOT or an invalid text, which fails in DuckDB with a better message.
         column = next((name for names in _rounded(snapshots, named).values() for name in names), None)
         if long and column is not None:
             raise _rounded_error(kind, column, int((MANY_DIGITS.findall(text) or ["0"])[0]))
-        return text
+        return
+    # What follows reads the JSON column of the table, so a comparison of any of the columns comes first.
     if long and tree.rounded_comparison(named):
-        # Only now, since it reads the JSON column of the table.
         found = tree.rounded_comparison(_rounded(snapshots, named))
         if found is not None:
             raise _rounded_error(kind, *found)
-    if not texts or tree.with_texts(named) is None:
-        return text
-    rewritten = tree.with_texts(_with_texts(snapshots, named))
-    if rewritten is None:
-        return text
-    return rewritten.removeprefix("SELECT ") if condition else rewritten
+    if texts and tree.text_comparison(named):
+        found = tree.text_comparison(_with_texts(snapshots, named))
+        if found is not None:
+            raise _text_error(kind, *found, of_run=names_run_keys(text))
 
 
 def _named_numbers(snapshots: Sequence[Snapshot], text: str) -> Columns:
@@ -168,6 +164,16 @@ def _rounded_error(kind: str, column: str, number: int) -> QueryError:
         f"{kind} compares {column!r} with {number}. The column shows integers as doubles, since one is "
         "beyond 64 bits or another value has a fraction, so other integers would be equal too. Record such "
         "numbers as text, or choose the episodes in Python by their metadata."
+    )
+
+
+def _text_error(kind: str, column: str, text: str, *, of_run: bool) -> QueryError:
+    path = "".join(f'."{key}"' for key in METADATA.path(column))
+    name = METADATA.json_column
+    json = f"{RUN}.{name.removeprefix(METADATA.prefix)}" if of_run else quote(name)
+    return QueryError(
+        f"{kind} compares {column!r} with {text!r}. The column shows numbers, and texts of this key are in "
+        f"the JSON column. Compare them there: {json} ->> {literal(f'${path}')} = {literal(text)}."
     )
 
 

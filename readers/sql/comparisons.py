@@ -1,7 +1,6 @@
 """Comparisons in the parse tree of a query: which columns of metadata meet which integers and texts.
 
-DuckDB gives the tree and takes a changed one back, by its functions `json_serialize_sql` and
-`json_deserialize_sql`.
+DuckDB gives the tree by `json_serialize_sql`, and the text of a constant by `json_deserialize_sql`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from ...store.dynamic.column_groups import METADATA
 from ...store.layout import RUNS
-from .text import RUN, literal
+from .text import RUN
 
 #: Names of columns by table.
 Columns = Mapping[str, frozenset[str]]
@@ -132,75 +131,15 @@ class QueryTree:
         statement["statements"][0]["node"]["select_list"] = [{**expression, "alias": ""}]
         return _unparsed(self._connection, statement)
 
-    def with_texts(self, columns: Columns) -> str | None:
-        """Return the query with each comparison of such a column and a text replaced; None without any."""
-        if not any(columns.values()):
-            return None
-        changed = False
-
-        def replace(node: Any) -> Any:
-            nonlocal changed
-            if isinstance(node, list):
-                return [replace(item) for item in node]
-            if not isinstance(node, dict):
-                return node
-            if _compares(node) and (own := self._compared(node, columns)):
-                changed = True
-                return self._with_text(node, *own)
-            return {key: replace(value) for key, value in node.items()}
-
-        statement = replace(self._statement)
-        return _unparsed(self._connection, statement) if changed else None
-
-    def _compared(self, node: dict[str, Any], columns: Columns) -> tuple[dict[str, Any], str] | None:
-        """Return the reference to a column that a node compares with texts, and the column's name."""
-        parts = list(_operands(node))
-        named = [(part, name) for part in parts if (name := _column_of(part, columns)) is not None]
-        return named[0] if named and any(map(self._is_text, parts)) else None
-
-    def _with_text(self, node: dict[str, Any], column: dict[str, Any], name: str) -> dict[str, Any]:
-        """Return a comparison that looks at the text where the column has no number."""
-        *qualifier, last = column["column_names"]
-        path = METADATA.path(last if last.casefold() == name.casefold() else name)
-        beside_it = METADATA.json_column
-        if last.casefold() != name.casefold():
-            beside_it = beside_it.removeprefix(METADATA.prefix)
-        texts = {**column, "column_names": [*qualifier, beside_it], "alias": ""}
-        pointer = literal("".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path))
-        text = self._expression(
-            f"CASE WHEN json_type(_t, {pointer}) = 'VARCHAR' THEN _t ->> {pointer} END", _t=texts
-        )
-        misfits = [
-            each for each in _operands(node) if self._is_text(each) and not _is_number(self._value(each))
-        ]
-        numbers = node
-        if node["class"] == "OPERATOR" and len(misfits) < len(node["children"]) - 1:
-            # Of a list, numbers are compared with numbers: 12.0 is in ('abc', '12').
-            numbers = {**node, "children": [each for each in node["children"] if each not in misfits]}
-        elif misfits or node["class"] == "FUNCTION":
-            numbers = _replaced(node, column, self._expression("CAST(_c AS VARCHAR)", _c=column))
-        return self._expression(
-            "CASE WHEN _c IS NULL THEN _text ELSE _number END",
-            _c=column,
-            _text=_replaced(node, column, text),
-            _number=numbers,
-        )
-
-    def _expression(self, text: str, **parts: dict[str, Any]) -> dict[str, Any]:
-        """Parse an expression, and put others in the places of names."""
-        statement = _parsed(self._connection, f"SELECT {text}")
-        assert statement is not None
-
-        def fill(node: Any) -> Any:
-            if isinstance(node, list):
-                return [fill(item) for item in node]
-            if not isinstance(node, dict):
-                return node
-            if node.get("class") == "COLUMN_REF" and node["column_names"][0] in parts:
-                return parts[node["column_names"][0]]
-            return {key: fill(value) for key, value in node.items()}
-
-        return fill(statement["statements"][0]["node"]["select_list"][0])
+    def text_comparison(self, columns: Columns) -> tuple[str, str] | None:
+        """Return a column and a text that one comparison has; None if there are none."""
+        for node in _nodes(self._statement):
+            parts = list(_operands(node)) if _compares(node) else []
+            names = [name for part in parts if (name := _column_of(part, columns)) is not None]
+            texts = [str(self._value(part)) for part in parts if self._is_text(part)]
+            if names and texts:
+                return names[0], texts[0]
+        return None
 
 
 @lru_cache(1)
@@ -218,24 +157,6 @@ def _parsed(connection: Any, text: str) -> dict[str, Any] | None:
 
 def _unparsed(connection: Any, statement: dict[str, Any]) -> str:
     return connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(statement)]).fetchone()[0]
-
-
-def _replaced(node: Any, old: dict[str, Any], new: dict[str, Any]) -> Any:
-    if node is old:
-        return new
-    if isinstance(node, list):
-        return [_replaced(item, old, new) for item in node]
-    return (
-        {key: _replaced(value, old, new) for key, value in node.items()} if isinstance(node, dict) else node
-    )
-
-
-def _is_number(text: object) -> bool:
-    try:
-        float(str(text))
-    except ValueError:
-        return str(text).casefold() in ("true", "false")
-    return True
 
 
 def _nodes(part: Any) -> Iterator[dict[str, Any]]:

@@ -243,9 +243,9 @@ class QuerySession:
         parameters = plain_parameters(parameters)
         if parameters or has_texts_or_long_integers(text):
             # Few queries need it, and it would take a third of the time to import this module.
-            from .beside import exact_text
+            from .beside import refuse_inexact
 
-            text = exact_text(self._stores(), "The query", text, parameters, condition=False)
+            refuse_inexact(self._stores(), "The query", text, parameters, condition=False)
         if _SHOW_TABLES.fullmatch(text):
             text = _TABLES_QUERY
         try:

@@ -254,7 +254,7 @@ class SqlSources:
         using = ", ".join(name for name, _ in keys)
         same = " AND ".join(f"_steps.{name} = _next.{name}" for name, _ in keys if name != STEP)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
-            named = snapshot.readable(snapshot.pointers.segments)
+            named = snapshot.readable(snapshot.segments)
             segments = [name for name in named if self._is_read(name)]
             places = snapshot.annotation_places(annotation.name, segments)
             schema = annotation.schema(keys)
@@ -340,7 +340,7 @@ def _checked(snapshot: Snapshot, segments: frozenset[str] | None, table: str) ->
     """Return the files of a table, footers checked; of the steps, those of some segments (None: all)."""
     if table != STEPS:
         return snapshot.places(table)
-    used = snapshot.pointers.segments
+    used = snapshot.segments
     return steps_places(snapshot, [each for each in used if segments is None or each in segments])
 
 

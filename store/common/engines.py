@@ -89,6 +89,7 @@ def _in_processes(
     theirs, ours = spawn.Pipe(duplex=False)
     pool = ProcessPoolExecutor(count, spawn, _begin, (payload, theirs))
     waiting: dict[Future[Any], int] = {}
+    closed = False
     with theirs, ours:
         try:
             for place, piece in enumerate(pieces):
@@ -102,11 +103,15 @@ def _in_processes(
                 "A process that computes died: it was killed, perhaps for want of memory, or could not "
                 "begin. A script that starts processes needs `if __name__ == '__main__':` around the call."
             ) from error
+        except GeneratorExit:
+            # The collector may close this generator inside a lock of `threading`: no thread is joined then.
+            closed = True
+            raise
         finally:
             if waiting:
                 # After an error or an interrupt, processes end without their pieces.
                 ours.close()
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=not closed, cancel_futures=True)
 
 
 def _ended(waiting: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:

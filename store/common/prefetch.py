@@ -6,12 +6,11 @@ turn), when the caller's iterator is closed or dropped, and when the interpreter
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -20,19 +19,20 @@ from ..errors import LoaderStateError
 Item = TypeVar("Item")
 _THREADS = "episodelake prefetching"
 _END: Any = object()
+_here = threading.local()
+_MOST_SECONDS = 10.0
 
 
 def prefetch(items: Generator[Item, None, None], depth: int = 1) -> Generator[Item, None, None]:
     """Yield all items of a generator, made by a thread that is up to `depth` items ahead.
 
-    One thread makes them all: memory that a thread has freed is not soon reused by others. The generator is
-    closed in that thread.
+    One thread makes them all: memory that a thread has freed is not soon reused by others.
 
     Raises:
         LoaderStateError: the iteration was begun in another process, before a fork.
     """
     process = os.getpid()
-    pool = ThreadPoolExecutor(1, _THREADS)
+    pool = ThreadPoolExecutor(1, _THREADS, _begin)
     try:
         ahead: deque[Future[Any]] = deque([pool.submit(next, items, _END)])
     except RuntimeError:
@@ -63,7 +63,7 @@ def prefetch(items: Generator[Item, None, None], depth: int = 1) -> Generator[It
     finally:
         # A forked child has no such thread.
         if os.getpid() == process:
-            _close(pool, items, ahead)
+            _leave(pool, ahead)
 
 
 def peeked(items: Iterator[Item]) -> tuple[Item | None, Iterator[Item]]:
@@ -82,11 +82,16 @@ def _rest(ahead: Iterable[Future[Any]], items: Iterator[Item]) -> Iterator[Item]
     yield from items
 
 
-def _close(pool: ThreadPoolExecutor, items: Generator[Any, None, None], ahead: deque[Future[Any]]) -> None:
-    """End the thread, after the item that it is making."""
-    for future in ahead:
-        future.cancel()
-    # While the interpreter exits, the thread ends with the item that it is making.
-    with contextlib.suppress(RuntimeError):
-        pool.submit(items.close)
-    pool.shutdown(wait=not threading.current_thread().name.startswith(_THREADS))
+def _leave(pool: ThreadPoolExecutor, ahead: Iterable[Future[Any]]) -> None:
+    """End the thread after the item that it is making, and wait for that item.
+
+    The collector may close a generator inside a lock of `threading`, which the end of a thread and the
+    beginning of others need. So no thread is joined, and the wait is bounded.
+    """
+    pool.shutdown(wait=False, cancel_futures=True)
+    if not getattr(_here, "makes_items", False):
+        wait([future for future in ahead if not future.cancelled()], _MOST_SECONDS)
+
+
+def _begin() -> None:
+    _here.makes_items = True

@@ -9,6 +9,7 @@ name, so a commit under another number does not pass either.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ class NewFile:
         null_counts: by column; says at the same time which columns the file has.
         smallest, largest: statistics of a few columns.
         moment: its place in the order of files, as for `TableFile`; None for the end.
+        size: its bytes, where it was put on an object store just now; None to look them up.
     """
 
     name: str
@@ -44,6 +46,7 @@ class NewFile:
     smallest: Mapping[str, Any]
     largest: Mapping[str, Any]
     moment: int | None = None
+    size: int | None = None
 
     def action(self, table: Place, moment: int) -> dict[str, Any]:
         """Return the Delta action that adds the file; `moment` is used if it has none of its own."""
@@ -53,8 +56,9 @@ class NewFile:
             "maxValues": dict(self.largest),
             "nullCount": dict(self.null_counts),
         }
+        known = self.size if table.local is None else None
         # Looked up now: a file that is gone must not be listed.
-        size = (table / self.name).size()
+        size = (table / self.name).size() if known is None else known
         return {
             "add": {
                 "path": self.name,
@@ -184,6 +188,12 @@ LARGEST = 1 << 30
 #: The key of the checksum in a commit's information.
 KEY = "episodelake.crc32"
 _KEY_BYTES = f'"{KEY}"'.encode()
+#: Under this key a commit on an object store repeats the actions of the commits before it, back to the last
+#: one at which a checkpoint is due, so that readers ask for one commit.
+_REPEATED = "episodelake.repeated"
+#: Most commits, and about how many bytes of them.
+MOST_REPEATED, _REPEATED_BYTES = 10, 1 << 18
+_INFORMATION = b'{"commitInfo"'
 _END = re.compile(rb'"episodelake\.crc32": "([0-9a-f]{8})"\}\}')
 _END_BYTES = len('"episodelake.crc32": "01234567"}}')
 _TAIL_BYTES = len('01234567"}}')
@@ -229,6 +239,50 @@ def commit_text(
     lines.append(json.dumps({"commitInfo": {**information, KEY: "0" * 8}}))
     body = "\n".join(lines).encode()[:-_TAIL_BYTES]
     return body + b'%08x"}}' % file_sum(table, commit_name(version), body)
+
+
+def actions_text(data: bytes) -> str:
+    """Return the lines of a commit without its entry of the history."""
+    return "\n".join(line.decode() for line in data.splitlines() if not line.startswith(_INFORMATION))
+
+
+def repeated_actions(version: int, earlier: Sequence[str], every: int) -> dict[str, Any]:
+    """Return what a commit on an object store adds to its information: the commits before it.
+
+    Args:
+        version: the commit's number.
+        earlier: the actions of the last commits before it, as `actions_text` returns them, oldest first.
+        every: at multiples of it a checkpoint is due.
+    """
+    due = (version - 1) // every * every
+    texts: list[str] = []
+    # Version 0 belongs to those before the first checkpoint.
+    for text in itertools.islice(reversed(earlier), version - due - (due > 0)):
+        if sum(map(len, texts)) + len(text) > _REPEATED_BYTES:
+            break
+        texts.insert(0, text)
+    return {_REPEATED: texts} if texts else {}
+
+
+def actions_before(table: Place, version: int, data: bytes) -> list[str]:
+    """Return the actions of commits before a commit that it repeats, oldest first; see `repeated_actions`.
+
+    Raises:
+        CorruptStoreError: it repeats none that can be.
+    """
+    if not has_checksum(data):
+        return []
+    with reading_commit(table, version):
+        information = _decoded(data[data.rindex(_INFORMATION) :].decode())["commitInfo"]
+        texts = information.get(_REPEATED) or []
+        if len(texts) > version or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{_REPEATED} is {texts!r:.100}")
+        return texts
+
+
+def history_entry(information: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """Return the entry of the history of a commit, given its information."""
+    return {**{key: value for key, value in information.items() if key != _REPEATED}, "version": version}
 
 
 def commit_information(operation: str, moment: int, details: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,12 @@ commits may show a gap, or files that are cleaned before they are read; such rea
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
@@ -32,8 +34,11 @@ from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
 from .log import (
+    MOST_REPEATED,
     PROPERTY,
     TableFile,
+    actions_before,
+    actions_text,
     changed_error,
     check_log,
     checkpoint_name,
@@ -126,6 +131,7 @@ class LogState:
         files: the listed files, by name.
         transactions: the last transaction of each application.
         moment: the latest moment of a file; later commits count from there, whatever the clock shows.
+        recent: of a table on an object store: the actions of the last commits, which the next one repeats.
     """
 
     table: Place
@@ -136,6 +142,7 @@ class LogState:
     files: dict[str, TableFile] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     moment: int = 0
+    recent: tuple[str, ...] = ()
 
     @property
     def marked(self) -> bool:
@@ -161,6 +168,8 @@ class LogState:
             for action in actions or commit_actions(self.table, self.version + 1, data):
                 for kind, content in action.items():
                     self.apply(kind, content)
+        if self.table.local is None:
+            self.recent = (*self.recent, actions_text(data))[-MOST_REPEATED:]
         # At once: with the content of another version the log would look like that of another store.
         self.version, self.last = self.version + 1, data
 
@@ -239,8 +248,19 @@ class LogState:
             )
 
 
-def open_log(table: Place, version: int | None = None) -> tuple[LogState, bool]:
+def listed_log(table: Place) -> list[str]:
+    """Return the names of the files of a table's log; see `check_log`."""
+    return retry_log_read(table, partial(check_log, table))
+
+
+def open_log(
+    table: Place, version: int | None = None, names: Sequence[str] | None = None
+) -> tuple[LogState, bool]:
     """Return the state of a table at a version, and whether that is the newest.
+
+    Args:
+        table, version: which; None for the newest version.
+        names: what `listed_log` has just returned; None to list the log.
 
     Raises:
         CorruptStoreError: the log is damaged.
@@ -249,7 +269,11 @@ def open_log(table: Place, version: int | None = None) -> tuple[LogState, bool]:
         VersionNotFoundError: there is no such version.
     """
     check_process()
-    return retry_log_read(table, partial(_open_log, table, version))
+    listed = [names] if names is not None else []
+    # What is read again is listed again.
+    return retry_log_read(
+        table, lambda: _open_log(table, version, listed.pop() if listed else check_log(table))
+    )
 
 
 def follow_log(state: LogState) -> LogState | None:
@@ -300,8 +324,7 @@ def _follow_log(state: LogState) -> LogState | None:
     return None
 
 
-def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
-    names = check_log(table)
+def _open_log(table: Place, version: int | None, names: Sequence[str]) -> tuple[LogState, bool]:
     commits, checkpoints = commits_of(names), checkpoints_of(names)
     first = oldest_version(commits, checkpoints)
     newest = max(commits[-1:] + checkpoints[-1:])
@@ -319,15 +342,39 @@ def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
         expected = max(expected, number + 1)
     if expected <= newest:
         raise _gap_error(table, expected)
-    state = LogState(table)
-    unfit = [] if start < 0 else _add_checkpoint(state, start)
+    return _replayed(table, start, wanted), wanted == newest
+
+
+def _replayed(table: Place, start: int, wanted: int) -> LogState:
+    """Return the state at a version that is there, replayed from a checkpoint, -1 for the first commit.
+
+    On an object store the last commit repeats those before it, and is asked for beside the checkpoint.
+    """
+    state, last = LogState(table), None
+    with contextlib.ExitStack() as stack:
+        if table.local is None:
+            pool = stack.enter_context(ThreadPoolExecutor(1, "episodelake log"))
+            last = pool.submit(find_commit, table, wanted)
+        unfit = [] if start < 0 else _add_checkpoint(state, start)
+        newest = find_commit(table, wanted) if last is None and wanted == start else last and last.result()
+    repeated: list[str] = []
+    single = range(start + 1, wanted + 1)
+    if newest is not None and wanted > start:
+        repeated = actions_before(table, wanted, newest)
+        single = range(start + 1, wanted - len(repeated))
     foreign: list[tuple[Place, bytes]] = []
-    for number, data in zip(
-        range(start + 1, wanted + 1), read_commits(table, range(start + 1, wanted + 1)), strict=True
-    ):
+
+    def add(number: int, data: bytes) -> None:
         if not has_checksum(data):
             foreign.append((commit_place(table, number), data))
         state.add_commit(data)
+
+    for number, data in zip(single, read_commits(table, single), strict=True):
+        add(number, data)
+    for text in repeated[max(state.version + 1 - (wanted - len(repeated)), 0) :]:
+        state.add_commit(text.encode())
+    if newest is not None and wanted > start:
+        add(wanted, newest)
     # A table that another program upgraded has commits without our checksums.
     state.check_readable()
     if unfit and state.checksummed:
@@ -335,8 +382,8 @@ def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
     if foreign and state.marked:
         raise changed_error(*foreign[0])
     if wanted == start:
-        state.last = find_commit(table, wanted)
-    return state, wanted == newest
+        state.last = newest
+    return state
 
 
 def _gap_error(table: Place, version: int) -> CorruptStoreError:

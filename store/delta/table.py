@@ -43,6 +43,7 @@ from .log import (
     find_commit,
     first_version,
     removals,
+    repeated_actions,
 )
 from .state import follow_log, metadata_of, open_log
 from .version import TableVersion
@@ -54,7 +55,7 @@ _PAUSE_SECONDS = 0.002
 #: So many lost connections of an object store are tolerated in one commit.
 _LOSSES = 5
 _CHECKPOINT_EVERY = 100
-#: Each commit since the last checkpoint is a request when a table is opened.
+#: Each commit since the last checkpoint is repeated by the next one.
 _REMOTE_CHECKPOINT_EVERY = 10
 #: Under this key the history says what a commit did.
 _OPERATION = "episodelake.operation"
@@ -325,6 +326,9 @@ class Table(TableVersion):
         """
         self.check_writable()
         version = self.version + 1
+        if self.path.local is None:
+            repeated = repeated_actions(version, self._state.recent, _REMOTE_CHECKPOINT_EVERY)
+            information = {**information, **repeated}
         commit = commit_text(self.path.name, version, actions, information)
         unsynced = None
         try:

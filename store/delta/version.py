@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from .log import (
     commit_place,
     commit_text,
     first_version,
+    history_entry,
     read_commits,
 )
 from .state import PUBLISHED, LogGapError, follow_log, metadata_of, open_log, retry_log_read
@@ -37,6 +39,7 @@ class TableVersion:
     Args:
         path: directory of the table.
         version: the version; None for the newest.
+        names: the files of its log as `listed_log` has just returned them; None to list them.
 
     Attributes:
         newest: whether the version was the newest when it was read.
@@ -45,9 +48,9 @@ class TableVersion:
         CorruptStoreError, VersionNotFoundError
     """
 
-    def __init__(self, path: Place, version: int | None = None) -> None:
+    def __init__(self, path: Place, version: int | None = None, names: Sequence[str] | None = None) -> None:
         self.path = path
-        self._state, self.newest = open_log(path, version)
+        self._state, self.newest = open_log(path, version, names)
 
     @property
     def version(self) -> int:
@@ -128,7 +131,7 @@ class TableVersion:
         for version, data in zip(versions, commits, strict=True):
             for action in commit_actions(self.path, version, data):
                 if "commitInfo" in action:
-                    entries.append({**dict(action["commitInfo"]), "version": version})
+                    entries.append(history_entry(dict(action["commitInfo"]), version))
         for entry in entries:
             moment = entry.get("timestamp")
             if type(moment) is not int or not 0 <= moment < _LATEST:

@@ -107,17 +107,34 @@ class DynamicRows:
         rows = DynamicRows()
         for row, mapping in enumerate(mappings):
             if mapping:
-                rows.put(row, owned(mapping))
+                rows.put(row, mapping)
         return rows
 
     def put(self, row: int, mapping: Mapping[Any, Any]) -> None:
-        """Add a mapping that `owned` gave."""
+        """Add a mapping; values that the caller could change later are copied.
+
+        Raises:
+            SpaceMismatchError: it is no mapping.
+        """
+        # Each step of an environment comes here, so nothing is called or looked up twice.
+        try:
+            present = mapping.values()
+        except AttributeError:
+            raise SpaceMismatchError(
+                f"An info (or policy, or extra) is {type(mapping).__name__}; expected a mapping from names "
+                "to values."
+            ) from None
+        for value in present:
+            if value.__class__ not in IMMUTABLE:
+                mapping = freeze(mapping)
+                present = mapping.values()
+                break
         keys = tuple(mapping)
         try:
             rows, values = self._alike[keys]
         except KeyError:
             rows, values = self._alike[keys] = [], []
-        values.extend(mapping.values())
+        values.extend(present)
         rows.append(row)
 
     def drop(self, row: int) -> None:
@@ -152,28 +169,6 @@ class DynamicRows:
                 elif members:
                     _extend(by_path, (key,), Cells(members[:], column, types))
         return by_path
-
-
-def owned(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return a copy of a mapping that the caller cannot change later.
-
-    Raises:
-        SpaceMismatchError: it is no mapping.
-    """
-    try:
-        present = mapping.values()
-    except AttributeError:
-        raise _no_mapping(mapping) from None
-    for value in present:
-        if value.__class__ not in IMMUTABLE:
-            return freeze(mapping)
-    return mapping
-
-
-def _no_mapping(value: object) -> SpaceMismatchError:
-    return SpaceMismatchError(
-        f"An info (or policy, or extra) is {type(value).__name__}; expected a mapping from names to values."
-    )
 
 
 def _extend(cells: dict[tuple[Any, ...], Cells], path: tuple, more: Cells) -> None:

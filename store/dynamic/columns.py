@@ -171,7 +171,9 @@ class SegmentColumns:
                 )
         arrays = [batch.column(name) for name in self._fixed]
         arrays += columns_or_nulls(kept, self.fields, batch.num_rows)
-        return pa.table(arrays, names=[*self._fixed, *self._chosen])
+        fields = [batch.schema.field(name) for name in self._fixed]
+        fields += [column.remove_metadata() for column in self.fields]
+        return pa.table(arrays, schema=pa.schema(fields))
 
     def _rewritten(
         self,

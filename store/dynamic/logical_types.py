@@ -142,7 +142,7 @@ def kind_of(value: Any) -> str | None:
 
 @lru_cache
 def _name_of(dtype: np.dtype) -> str:
-    """Return the name of a dtype, which numpy puts together anew each time."""
+    """Return the name of a dtype; numpy builds it at each call."""
     return dtype.name
 
 

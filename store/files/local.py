@@ -176,6 +176,11 @@ class LocalPlace(Place):
         return LocalPlace(self._path.parent, self._root if inside else None)
 
     @property
+    def remote(self) -> bool:
+        """See `Place`."""
+        return False
+
+    @property
     def local(self) -> Path:
         """The path."""
         return self._path

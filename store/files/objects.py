@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow.fs
 
 from ..errors import EpisodelakeError, InvalidArgumentError
-from .access import error_text
+from .access import check_process, error_text
 
 #: Answers that repeating the request does not change.
 _REJECTED = re.compile(r"status code: (?!408|409|429)(4\d\d|501)\b")
@@ -59,9 +59,14 @@ def as_os_errors(place: object) -> Iterator[None]:
 
     Args:
         place: what was read or written, shown as text.
+
+    Raises:
+        StoreAccessError: this process was forked from one that has used a store; obstore would wait for
+            threads that are not there.
     """
     from obstore import exceptions
 
+    check_process()
     try:
         yield
     except EpisodelakeError:

@@ -64,6 +64,11 @@ class Place(ABC):
         return None
 
     @property
+    def remote(self) -> bool:
+        """Whether it is on an object store; of thousands of places this costs less than `local`."""
+        return self.local is None
+
+    @property
     def options(self) -> dict[str, str] | None:
         """`storage_options` for delta-rs and Polars; None if there are none."""
         return None

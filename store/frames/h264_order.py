@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ import numpy as np
 _HEADER_BYTES = 64
 #: Profiles whose parameters name the format of the colours.
 _HIGH = (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244)
+_START = b"\0\0\1"
 _SLICE, _KEY_SLICE, _PARAMETERS, _PICTURE_PARAMETERS = 1, 5, 7, 8
 #: Partitioned slices, and those of further layers.
 _UNUSUAL = (2, 3, 4, 20, 21)
@@ -42,8 +43,13 @@ class _Bits:
 
     def skip(self, count: int) -> None:
         """Pass over so many Exp-Golomb numbers."""
+        at = self._at
         for _ in range(count):
-            self.number()
+            one = self._bits.find("1", at)
+            if one < 0:
+                raise IndexError
+            at = 2 * one - at + 1
+        self._at = at
 
 
 @dataclass(frozen=True)
@@ -130,13 +136,18 @@ def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
     Args:
         packets: of a closed group of pictures, with start codes; the first has the parameters.
     """
+    return order_of_units(packet.split(_START)[1:] for packet in packets)
+
+
+def order_of_units(packets: Iterable[Sequence[bytes]]) -> np.ndarray | None:
+    """Return the same of packets that are split into their units."""
     parameters: _Parameters | None = None
     described: dict[int, bytes] = {}
     orders: list[int] = []
     high = low = 0
     try:
         for number, packet in enumerate(packets):
-            for unit in packet.split(b"\0\0\1")[1:]:
+            for unit in packet:
                 kind = unit[0] & 31
                 if kind in (_PARAMETERS, _PICTURE_PARAMETERS):
                     stripped = unit.rstrip(b"\0")

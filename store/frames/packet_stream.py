@@ -158,7 +158,13 @@ def stated_order(chunk: Chunk) -> np.ndarray | None:
     """
     if chunk.codec != "h264":
         return None
-    return h264_order.shown_order(_with_start_codes(chunk, [*map(bytes, chunk.packets)]))
+    packets = [*map(bytes, chunk.packets)]
+    if not _has_lengths(chunk):
+        return h264_order.shown_order(_with_start_codes(chunk, packets))
+    units = [*_split(chunk, packets)]
+    # A decoder of packets with start codes would find another unit there.
+    damaged = any(_START in unit for own in units for unit in own)
+    return None if damaged else h264_order.order_of_units(units)
 
 
 def _follows(chunk: Chunk, first: Chunk) -> bool:
@@ -170,20 +176,31 @@ def _with_start_codes(chunk: Chunk, packets: list[bytes]) -> Iterator[bytes]:
     """Yield packets of H.264 or HEVC with start codes, the first with the parameters of the extradata, where
     it lacks them: those of files that were copied have them already.
     """
-    extra = chunk.extradata
-    if chunk.codec == "av1" or not extra or extra[0] != 1:
+    if not _has_lengths(chunk):
+        extra = chunk.extradata
         for number, packet in enumerate(packets):
             lacks = not number and chunk.codec != "av1" and extra not in packet
             yield extra + packet if lacks else packet
         return
+    for units in _split(chunk, packets):
+        # With a longer code in between, FFmpeg takes its first zero for a part of the unit before.
+        yield b"\0" + b"".join(_START + unit for unit in units)
+
+
+def _has_lengths(chunk: Chunk) -> bool:
+    """Return whether the units of its packets follow their lengths, as in MP4, and not start codes."""
+    return chunk.codec != "av1" and chunk.extradata[:1] == b"\1"
+
+
+def _split(chunk: Chunk, packets: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield the units of each packet, of the first with the parameters that it lacks."""
+    extra = chunk.extradata
     size = 1 + (extra[4 if chunk.codec == "h264" else 21] & 3)
     stated = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
     parameters = [*dict.fromkeys(stated)]
     for packet in packets:
         own = [*_units(packet, size)]
-        lacking = [unit for unit in parameters if unit not in own]
-        # With a longer code in between, FFmpeg takes its first zero for a part of the unit before.
-        yield b"\0" + b"".join(_START + unit for unit in (*lacking, *own))
+        yield [*(unit for unit in parameters if unit not in own), *own]
         parameters = []
 
 

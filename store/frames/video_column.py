@@ -255,13 +255,17 @@ def encoded_tables(
     """
     coming: deque[tuple[pa.Table, Iterator[pa.Array]]] = deque()
     workers = min(len(columns) * (1 + ahead), os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers, "episodelake encoding") as pool:
+    pool = ThreadPoolExecutor(workers, "episodelake encoding")
+    try:
         for table in tables:
             coming.append((table, _encoded_columns(table, columns, pool)))
             if len(coming) > ahead:
                 yield _with_columns(*coming.popleft(), columns)
         while coming:
             yield _with_columns(*coming.popleft(), columns)
+    finally:
+        # The collector may close this generator inside a lock of `threading`, so no thread is joined here.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _encoded_columns(
@@ -299,7 +303,7 @@ def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = 
 
 
 def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: np.ndarray) -> np.ndarray:
-    """Return frames of a column; each chunk that they lie in is decoded once, several in parallel.
+    """Return frames of a column; each of their chunks is decoded once, several in parallel.
 
     Args:
         data: uint8, the bytes of the cells.

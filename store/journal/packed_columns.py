@@ -2,8 +2,9 @@
 
 Observations that are images make up nearly all of a journal, and to write, check and read back their bytes
 takes longer than to compress them first. So a column of values of one size is *packed*: the values of some
-neighbouring rows of one lane, one after the other, are one LZ4 frame, which stands in the first of these
-rows; the others are empty. Such a *unit* is unpacked alone, when sealing gets to it, so memory stays bounded.
+neighbouring rows of one lane are one page of a Parquet file (see `parquet.pages`), which stands in the first
+of these rows; the others are empty. Sealing copies such a *unit* into the segment, so frames are compressed
+once; where it cannot, it unpacks units one by one, so memory stays bounded.
 A packed column has a type that no other column has. Values that do not shrink stay as they are.
 
 `Packer` stands between a batch and the journal part that it is written to, `PackedRows` between the part and
@@ -12,7 +13,7 @@ A packed column has a type that no other column has. Values that do not shrink s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -23,15 +24,17 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DamagedJournalError
+from ..parquet.pages import COMPRESSION, COMPRESSION_LEVEL, page_bytes, put_page, values_of_page
 from ..schema import JOURNAL_AGENT, JOURNAL_NUMBER
 from ..spaces.arrow import MAX_OFFSET, UNGATHERED, equal_binaries
 
 #: The type of a packed column.
 PACKED = pa.large_binary()
-#: Metadata of its field: how many bytes a value has.
+#: Metadata of its field: how many bytes a value has. Units of earlier writers are LZ4 frames of bare values.
+PAGE_VALUE_BYTES = b"page_value_bytes"
 VALUE_BYTES = b"value_bytes"
 
-_CODEC = "lz4"
+_LZ4 = "lz4"
 # Units of less are not worth a call. Larger ones would leave the processor's caches, and be unpacked for a
 # few of their rows.
 _FEWEST_BYTES = 8 << 10
@@ -39,8 +42,8 @@ _MOST_BYTES = 512 << 10
 # What does not shrink below this share is left as it is; so many bytes of a batch show whether it does.
 _WORTH = 0.75
 _SAMPLE_BYTES = 64 << 10
-# No LZ4 frame unpacks to more than so many times its size.
-_MOST_TIMES = 255
+# No frame unpacks to more than so many times its size.
+_MOST_TIMES = {COMPRESSION: 1 << 15, _LZ4: 255}
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError)
 
 
@@ -59,7 +62,9 @@ class Packer:
     """Packs the columns of batches where that makes them smaller."""
 
     def __init__(self) -> None:
-        self._codec = pa.Codec(_CODEC)
+        self._codec = pa.Codec(COMPRESSION, COMPRESSION_LEVEL)
+        # Fresh memory for each page would take longer than to fill and compress it.
+        self._page = np.empty(0, np.uint8)
 
     def packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with all columns packed that are worth it; the rest shares memory with it.
@@ -74,36 +79,62 @@ class Packer:
         }
         if not values_of:
             return gathered(batch)
-        most = _MOST_BYTES // max(values.memory.shape[1] for values in values_of.values())
-        edges = _cut(lane_edges(batch), max(1, most))
+        most = max(values.memory.shape[1] for values in values_of.values())
+        edges = _cut(lane_edges(batch), most)
         for index, values in values_of.items():
-            name, size = batch.schema.field(index).name, values.memory.shape[1]
-            packed = self._pack(batch.column(index), values, edges)
-            if packed is not None:
-                field = pa.field(name, PACKED, metadata={VALUE_BYTES: str(size).encode()})
+            valid = _valid(batch.column(index))
+            count, size = int(np.count_nonzero(valid)), values.memory.shape[1]
+            if count * size < _FEWEST_BYTES * (len(edges) - 1) or not self._shrinks(values, count):
+                continue
+            packed = self._pack(valid, values, edges)
+            if packed.buffers()[2].size <= _WORTH * count * size:
+                field = pa.field(batch.schema.field(index).name, PACKED, metadata=_page_metadata(size))
                 batch = batch.set_column(index, field, packed)
         return gathered(batch)
 
-    def _pack(self, array: pa.Array, values: _Values, edges: np.ndarray) -> pa.Array | None:
-        valid = _valid(array)
+    def paged(self, array: pa.Array, size: int) -> pa.Array | None:
+        """Return a binary column as pages, whether that makes it smaller or not; None unless all values that
+        are not NULL have this size.
+        """
+        values = _values(array)
+        if values is None or values.memory.shape[1] != size:
+            return None
+        return self._pack(_valid(array), values, _cut(np.array([0, len(array)]), size))
+
+    def between(self, pages: pa.Array, size: int, start: int, stop: int) -> pa.Array:
+        """Return rows `[start, stop)` of pages without NULLs; pages that are cut are made anew."""
+        edges = np.append(np.flatnonzero(np.diff(_offsets(pages)) > 0), len(pages))
+        limits = edges.searchsorted([start, stop], side="right") - 1
+        if edges[limits].tolist() == [start, stop]:
+            return pages.slice(start, stop - start)
+        parts = []
+        for low, high in pairwise(sorted({start, stop, *edges[(start < edges) & (edges < stop)].tolist()})):
+            first = int(edges[edges.searchsorted(low, side="right") - 1])
+            last = int(edges[edges.searchsorted(high)])
+            part = pages.slice(first, last - first)
+            if (first, last) != (low, high):
+                rows = _unpack(part, size, Arena(0), COMPRESSION).slice(low - first, high - low)
+                part = self.paged(rows, size)
+            parts.append(part)
+        return pa.concat_arrays(parts) if parts else pages.slice(0, 0)
+
+    def _pack(self, valid: np.ndarray, values: _Values, edges: np.ndarray) -> pa.Array:
         cuts = np.concatenate([[0], np.cumsum(valid)])[edges].tolist()
-        total = cuts[-1] * values.memory.shape[1]
-        if total < _FEWEST_BYTES * (len(edges) - 1) or not self._shrinks(values, cuts[-1]):
-            return None
         # Each unit is gathered when it is compressed, so that it is in the processor's caches.
-        units = [
-            self._codec.compress(pa.py_buffer(values.between(low, high)), asbytes=True)
-            for low, high in pairwise(cuts)
-            if low < high
-        ]
+        units = [self._unit(values.between(low, high)) for low, high in pairwise(cuts) if low < high]
         joined = b"".join(units)
-        if len(joined) > _WORTH * total:
-            return None
-        lengths = np.zeros(len(array), np.int64)
+        lengths = np.zeros(len(valid), np.int64)
         lengths[_first_rows(valid, edges)] = [len(unit) for unit in units]
         ends = np.concatenate([[0], np.cumsum(lengths)])
         bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.Array.from_buffers(PACKED, len(array), [bits, pa.py_buffer(ends), pa.py_buffer(joined)])
+        return pa.Array.from_buffers(PACKED, len(valid), [bits, pa.py_buffer(ends), pa.py_buffer(joined)])
+
+    def _unit(self, values: np.ndarray) -> bytes:
+        size = page_bytes(*values.shape)
+        if len(self._page) < size:
+            self._page = np.empty(size, np.uint8)
+        put_page(values, self._page[:size])
+        return self._codec.compress(pa.py_buffer(self._page[:size]), asbytes=True)
 
     def _shrinks(self, values: _Values, count: int) -> bool:
         """Return whether some bytes of the middle show that packing is worth it."""
@@ -193,20 +224,22 @@ class PackedRows:
             return whole
         return PackedRows(whole.unpacked().slice(start - low, stop - start), self.source, None)
 
-    def unpacked(self, arena: Arena | None = None) -> pa.RecordBatch:
-        """Return the rows with all columns as they were before packing.
+    def unpacked(self, arena: Arena | None = None, paged: Collection[str] = ()) -> pa.RecordBatch:
+        """Return the rows with columns as they were before packing.
 
         Args:
             arena: where values are unpacked; memory of their own if None.
+            paged: columns that may stay as they are.
 
         Raises:
             CorruptStoreError: a packed column is not what a journal holds.
         """
         rows = self.rows
         for index, column in enumerate(rows.schema):
-            if column.type == PACKED:
+            if column.type == PACKED and column.name not in paged:
                 try:
-                    values = _unpack(rows.column(index), packed_bytes(column), arena or Arena(0))
+                    size, codec = packed_bytes(column), _codec_of(column)
+                    values = _unpack(rows.column(index), size, arena or Arena(0), codec)
                 except MemoryError:
                     raise
                 except _UNREADABLE as error:
@@ -218,23 +251,55 @@ class PackedRows:
         return rows
 
 
-def unpack_all(chunks: Iterable[PackedRows], arena: Arena) -> list[pa.RecordBatch]:
+def unpack_all(
+    chunks: Iterable[PackedRows], arena: Arena, paged: Collection[str] = ()
+) -> list[pa.RecordBatch]:
     """Return the rows of all chunks, unpacked; what was not packed shares memory with them.
 
     Packed neighbours are unpacked as one, which takes fewer calls.
+
+    Args:
+        chunks: the rows.
+        arena: where columns are unpacked.
+        paged: columns that are pages in all batches, or in none.
 
     Raises:
         CorruptStoreError: a packed column is not what a journal holds.
     """
     batches: list[pa.RecordBatch] = []
-    for packed, group in groupby(chunks, lambda chunk: chunk.packed):
+    every = list(chunks)
+    for packed, group in groupby(every, lambda chunk: chunk.packed):
         members = list(group)
         if packed is None:
             batches += [chunk.rows for chunk in members]
         else:
             rows = pa.concat_batches([chunk.rows for chunk in members])
-            batches.append(PackedRows(rows, members[0].source, packed).unpacked(arena))
-    return batches
+            batches.append(PackedRows(rows, members[0].source, packed).unpacked(arena, paged))
+    made = [_paged_alike(batches, name) for name in paged]
+    return batches if all(made) else unpack_all(every, arena)
+
+
+def _paged_alike(batches: list[pa.RecordBatch], name: str) -> bool:
+    """Turn a column into pages in all batches if it is so in one; False where that cannot be."""
+    fields = [batch.schema.field(name) for batch in batches]
+    field = next((each for each in fields if each.type == PACKED), None)
+    for index, batch in enumerate(batches if field is not None else ()):
+        if fields[index].type != PACKED:
+            pages = Packer().paged(batch.column(name), packed_bytes(field))
+            if pages is None:
+                return False
+            batches[index] = batch.set_column(batch.schema.get_field_index(name), field, pages)
+    return True
+
+
+def units_of(pages: Iterable[pa.Array]) -> Iterator[tuple[int, pa.Buffer]]:
+    """Yield the units of packed columns without NULLs, each with its number of rows."""
+    for array in pages:
+        offsets = _offsets(array)
+        first = np.flatnonzero(np.diff(offsets) > 0)
+        counts, ends = np.diff(np.append(first, len(array))), np.append(offsets[first[1:]], offsets[-1:])
+        for count, low, high in zip(counts.tolist(), offsets[first].tolist(), ends.tolist(), strict=True):
+            yield count, array.buffers()[2].slice(low, high - low)
 
 
 def lane_edges(batch: pa.RecordBatch) -> np.ndarray:
@@ -266,7 +331,8 @@ def packed_bytes(column: pa.Field) -> int:
     Raises:
         ValueError: it is no packed column of ours.
     """
-    size = int((column.metadata or {}).get(VALUE_BYTES, b""))
+    metadata = column.metadata or {}
+    size = int(metadata.get(PAGE_VALUE_BYTES) or metadata.get(VALUE_BYTES, b""))
     if column.type != PACKED or not 0 < size <= MAX_OFFSET:
         raise ValueError(f"the column {column.name!r} is not packed as a journal packs")
     return size
@@ -294,33 +360,51 @@ def plain_bytes(batch: pa.RecordBatch, size: int) -> int:
     return size
 
 
-def _cut(edges: np.ndarray, most: int) -> np.ndarray:
-    """Cut stretches into units of so many rows at the most."""
+def _page_metadata(size: int) -> dict[bytes, bytes]:
+    return {PAGE_VALUE_BYTES: str(size).encode()}
+
+
+def _codec_of(column: pa.Field) -> str:
+    return COMPRESSION if PAGE_VALUE_BYTES in column.metadata else _LZ4
+
+
+def _cut(edges: np.ndarray, size: int) -> np.ndarray:
+    """Cut stretches of rows with values of a size into units."""
+    most = max(1, _MOST_BYTES // size)
     if len(edges) < 2 or np.diff(edges).max() <= most:
         return edges
     units = [np.arange(low, high, most) for low, high in pairwise(edges.tolist())]
     return np.concatenate([*units, edges[-1:]])
 
 
-def _unpack(array: pa.Array, size: int, arena: Arena) -> pa.Array:
+def _unpack(array: pa.Array, size: int, arena: Arena, codec: str) -> pa.Array:
     valid, offsets, data = _valid(array), _offsets(array), array.buffers()[2]
     first = np.flatnonzero(np.diff(offsets) > 0)
     before = np.concatenate([[0], np.cumsum(valid)])
     total = int(before[-1]) * size
-    if total > min(_MOST_TIMES * int(offsets[-1] - offsets[0]), MAX_OFFSET) or before[first[:1]].any():
+    if total > min(_MOST_TIMES[codec] * int(offsets[-1] - offsets[0]), MAX_OFFSET) or before[first[:1]].any():
         raise ValueError(f"{int(offsets[-1] - offsets[0])} bytes cannot be {total}")
     values = arena.take(total)
     into = values.data
     cuts = [*offsets[first].tolist(), int(offsets[-1])]
     ends = [*(before[first] * size).tolist(), total]
+    largest = int(np.diff(ends).max(initial=0)) // size
+    pages = np.empty(page_bytes(largest, size) if codec == COMPRESSION else 0, np.uint8)
     for (low, high), (begin, end) in zip(pairwise(cuts), pairwise(ends), strict=True):
-        _unpack_into(into[begin:end], data.slice(low, high - low))
+        frame = data.slice(low, high - low)
+        if codec == COMPRESSION:
+            count = (end - begin) // size
+            page = pages[: page_bytes(count, size)]
+            _unpack_into(page.data, frame, codec)
+            values[begin:end].reshape(count, size)[:] = values_of_page(page, count, size)
+        else:
+            _unpack_into(into[begin:end], frame, codec)
     return equal_binaries(values, size, len(array), None if valid.all() else valid)
 
 
-def _unpack_into(into: memoryview, frame: pa.Buffer) -> None:
-    """Fill memory with the content of one LZ4 frame, which must be exactly as large."""
-    with pa.CompressedInputStream(pa.BufferReader(frame), _CODEC) as stream:
+def _unpack_into(into: memoryview, frame: pa.Buffer, codec: str) -> None:
+    """Fill memory with the content of one frame, which must be exactly as large."""
+    with pa.CompressedInputStream(pa.BufferReader(frame), codec) as stream:
         filled = 0
         while filled < len(into):
             some = stream.readinto(into[filled:])

@@ -110,6 +110,7 @@ class PartReader:
         own: whether this process has written it, so that its checksums need not be compared.
 
     Attributes:
+        own: as given.
         header: the run's header, or None if no record with one is whole.
         torn_bytes: how many bytes belong to no whole record; known once all batches were read.
         damaged: whether whole records stand after such bytes, so that this is no end torn by a crash, or
@@ -122,7 +123,7 @@ class PartReader:
 
     def __init__(self, path: Path, *, own: bool = False) -> None:
         self.path = path
-        self._own = own
+        self.own = own
         self.header: RunHeader | None = None
         self.torn_bytes = 0
         self.damaged = False
@@ -217,7 +218,7 @@ class PartReader:
         view = memoryview(self._map)
         at = 0
         while at < len(view):
-            record = decode(view, at, checked=self._own)
+            record = decode(view, at, checked=self.own)
             if record is not None:
                 self.ended = record.kind == END
                 at = record.stop

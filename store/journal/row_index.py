@@ -8,7 +8,7 @@ for each row and little for each piece; the rows stay in the mapped journal. It 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +125,9 @@ class Pieces:
             (self.stops - (ends - high))[cut],
         )
 
-    def chunks(self, row_bytes: int, arena: Arena) -> tuple[list[pa.RecordBatch], np.ndarray]:
+    def chunks(
+        self, row_bytes: int, arena: Arena, paged: Collection[str] = ()
+    ) -> tuple[list[pa.RecordBatch], np.ndarray]:
         """Return batches with the rows of all pieces, and the position of each piece's first row in them.
 
         They share the journal's memory where they can. Large pieces come one by one and in order, so that
@@ -134,6 +136,7 @@ class Pieces:
         Args:
             row_bytes: about how many bytes a row takes.
             arena: where packed columns are unpacked.
+            paged: as for `unpack_all`.
         """
         sizes = self.stops - self.starts
         if len(sizes) and sizes.mean() * row_bytes >= _LARGE_BYTES:
@@ -147,7 +150,7 @@ class Pieces:
                 strict=True,
             )
             large = (self.runs[batch].rows(low, high) for batch, low, high in places)
-            return unpack_all(large, arena), np.cumsum(sizes) - sizes
+            return unpack_all(large, arena, paged), np.cumsum(sizes) - sizes
         order = np.lexsort((self.starts, self.batches))
         first_row = np.empty(len(order), np.int64)
         chunks: list[PackedRows] = []
@@ -161,7 +164,7 @@ class Pieces:
                 chunks.append(runs.rows(low, high))
                 first_row[inside] = self.starts[inside] - low + at
                 at += high - low
-        return unpack_all(chunks, arena), first_row
+        return unpack_all(chunks, arena, paged), first_row
 
 
 def _stretches(starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:

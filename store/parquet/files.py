@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,8 @@ from ..files import Place, access_error, is_denied, is_passing
 from ..layout import FOOTER_MARK, PARQUET_END, checksum, checksum_of_end
 
 _TAIL_BYTES = 64 << 10
+#: A file whose size is known to be smaller is read whole where its footer is asked for.
+_SMALL_BYTES = 256 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
 _MAGIC = b"PAR1"
@@ -33,14 +35,14 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def file_key(place: Place, *more: object) -> object:
+def file_key(place: Place, *more: object) -> tuple[object, ...] | None:
     """Return the identity of a file, to remember a check by; None if it cannot be had, as reading will
     explain.
     """
-    if place.local is None:
+    if place.remote:
         return (str(place), *more)
     try:
-        state = os.stat(place.local)
+        state = os.stat(str(place))
     except OSError:
         return None
     return (str(place), state.st_ino, state.st_size, state.st_mtime_ns, *more)
@@ -79,24 +81,38 @@ class _RemoteEnds:
         self._most = most
         self.clear()
 
-    def find(self, place: Place) -> _FileEnd:
-        """Return the end of a file; see `read_footer` for errors."""
+    def find(self, place: Place, size: int | None = None) -> _FileEnd:
+        """Return the end of a file, of a small one all; see `read_footer` for errors.
+
+        Args:
+            place: the file.
+            size: its bytes, where they are known.
+        """
         with self._lock:
             if place in self._ends:
                 self._ends.move_to_end(place)
                 return self._ends[place]
-        return self.read(place)
+        return self.read(place, size if size is not None and size <= _SMALL_BYTES else _TAIL_BYTES)
 
-    def read(self, place: Place) -> _FileEnd:
-        """Return the end of a file as it is now, and keep it in the place of an earlier one."""
-        end = _read_end(place)
+    def read(self, place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
+        """Return so many bytes at the end of a file as it is now; keep the footer, or all of a small file."""
+        whole = end = _read_end(place, count)
+        if end.size > _SMALL_BYTES:
+            end = replace(end, data=None)
         with self._lock:
             before = self._ends.pop(place, None)
             self._ends[place] = end
             self._bytes += end.nbytes - (before.nbytes if before else 0)
             while self._bytes > self._most:
                 self._bytes -= self._ends.popitem(last=False)[1].nbytes
-        return end
+        return whole
+
+    def whole(self, places: Sequence[Place], most: int) -> list[bytes] | None:
+        """Return the bytes of files, if all are known and are not more than so many."""
+        with self._lock:
+            ends = [self._ends.get(place) for place in places]
+        known = [end.data for end in ends if end is not None and end.data is not None]
+        return known if len(known) == len(places) and sum(map(len, known)) <= most else None
 
     def forget(self, root: Place) -> None:
         """Forget the files below a place."""
@@ -118,12 +134,12 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    return (_read_end(place) if place.local is not None else _remote_ends.read(place)).metadata
+    return (_remote_ends.read(place) if place.remote else _read_end(place)).metadata
 
 
-def _read_end(place: Place) -> _FileEnd:
+def _read_end(place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
     with reading_file(place):
-        footer, tail, size = _end_bytes(place)
+        footer, tail, size = _end_bytes(place, count)
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
@@ -137,9 +153,30 @@ if hasattr(os, "register_at_fork"):
 
 
 def forget_files(root: Place) -> None:
-    """Forget what was read of the files of a store: one that is opened anew may have been damaged since."""
-    if root.local is None:
+    """Forget what was read of the files of a store: since then, one may have been damaged."""
+    if root.remote:
         _remote_ends.forget(root)
+        below = f"{root}/"
+        _checked.difference_update([key for key in list(_checked) if str(key[0]).startswith(below)])
+
+
+def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | None:
+    """Return the bytes of small files of an object store that this process has read.
+
+    Returns:
+        None if it has not read all of them, or they have more than `most` bytes together.
+    """
+    remote = places and places[0].local is None
+    return _remote_ends.whole(places, most) if remote else None
+
+
+def read_whole(place: Place, size: int) -> bytes | None:
+    """Return all bytes of a file of an object store, its footer checked; None if it has another size.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_footer`.
+    """
+    return _remote_ends.read(place, size).data
 
 
 def footer_bytes(place: Place) -> bytes:
@@ -147,9 +184,9 @@ def footer_bytes(place: Place) -> bytes:
     return _end_bytes(place)[0]
 
 
-def _end_bytes(place: Place) -> tuple[bytes, bytes, int]:
+def _end_bytes(place: Place, count: int = _TAIL_BYTES) -> tuple[bytes, bytes, int]:
     """Return the footer, all bytes that were read at the end of the file, and its size."""
-    tail, size = place.read_tail(_TAIL_BYTES)
+    tail, size = place.read_tail(count)
     needed = _footer_size(tail, size)
     if needed > len(tail):
         tail, _ = place.read_tail(needed)
@@ -269,7 +306,10 @@ _BUFFER_BYTES = 256 << 10
 
 
 def open_parquet(
-    place: Place, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+    place: Place,
+    metadata: pq.FileMetaData | None = None,
+    dictionaries: Sequence[str] = (),
+    data: bytes | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file of the store.
 
@@ -277,6 +317,7 @@ def open_parquet(
         place: the file.
         metadata: its footer, if it was read before.
         dictionaries: columns to read dictionary-encoded.
+        data: its bytes, as `read_whole` returns them; None to read what is needed.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_footer`.
@@ -285,7 +326,8 @@ def open_parquet(
     if place.local is None:
         end = _remote_ends.find(place)
         metadata = metadata or end.metadata
-        source = place.parquet_source(end.size) if end.data is None else pa.BufferReader(end.data)
+        data = data or end.data
+        source = place.parquet_source(end.size) if data is None else pa.BufferReader(data)
         options = {"pre_buffer": True}
     else:
         metadata = metadata or read_footer(place)
@@ -343,10 +385,10 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
         return [future.result() for future in futures]
 
 
-_READERS = 16
+_READERS = 64
 _NOTICED_SECONDS = 0.1
-#: Each holds a row group of some 32 MiB while it reads from an object store.
-_DECODERS = 8
+#: Most of them wait for an object store.
+_DECODERS = 64
 
 
 def decoding_threads(place: Place) -> int:
@@ -356,7 +398,7 @@ def decoding_threads(place: Place) -> int:
 
 
 #: What this process has checked, by file: one that was changed since counts as another.
-_checked: set[object] = set()
+_checked: set[tuple[object, ...]] = set()
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -364,7 +406,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = read_footer(place) if place.local is not None else _remote_ends.find(place).metadata
+    footer = _remote_ends.find(place, file.size).metadata if place.remote else read_footer(place)
     in_file = footer.schema.to_arrow_schema()
     columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:
@@ -386,12 +428,13 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
                 f"table has {column.type}. The file or the table's log is damaged."
             )
     _check_identity(place, file, footer)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)
 
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    size = file.size if place.local is None else place.size()
+    size = file.size if place.remote else place.size()
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
@@ -430,4 +473,5 @@ def check_annotation_footer(place: Place, segment: TableFile) -> None:
         low, high = segment.bounds("episode_id") or bounds
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ import pyarrow.parquet as pq
 
 from ..files import Place
 from ..layout import FOOTER_MARK, PARQUET_END, checked_end, checksum
+from .pages import COMPRESSION, COMPRESSION_LEVEL, PageChunk, footer_with_pages, write_pages
 
 _PAGE_BYTES = 1 << 20
-_COMPRESSION_LEVEL = 1
 #: Arrays of integers with as many elements are written in the smaller of two encodings.
 _LARGE_ARRAY = 1024
 #: Both are tried on so many elements: still cameras repeat themselves, which only several arrays show.
@@ -58,8 +59,8 @@ def writer_options(schema: pa.Schema, row_bytes: int, first: pa.Table | None = N
     ]
     split = [path for path, kind in leaves if pa.types.is_floating(kind)]
     return {
-        "compression": "zstd",
-        "compression_level": _COMPRESSION_LEVEL,
+        "compression": COMPRESSION,
+        "compression_level": COMPRESSION_LEVEL,
         "use_dictionary": [
             path for path, kind in leaves if path not in (*delta, *split) and not pa.types.is_binary(kind)
         ],
@@ -92,14 +93,67 @@ def _suits_delta(column: pa.ChunkedArray) -> bool:
 
 def _written_size(table: pa.Table, **options: Any) -> int:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=_COMPRESSION_LEVEL, **options)
+    pq.write_table(table, sink, compression=COMPRESSION, compression_level=COMPRESSION_LEVEL, **options)
     return sink.tell()
+
+
+@dataclass(frozen=True)
+class PagedColumn:
+    """A column of a row group as pages that are made already; see `pages`.
+
+    Attributes:
+        pages: each with its number of values, none of which is NULL.
+        value_bytes: the size of each value.
+    """
+
+    pages: Iterable[tuple[int, pa.Buffer]]
+    value_bytes: int
+
+
+class GroupWriter:
+    """Writes the row groups of a file.
+
+    Args:
+        sink: the file.
+        writer: of the file.
+
+    Attributes:
+        nbytes: bytes of the complete file; 0 before.
+    """
+
+    nbytes = 0
+
+    def __init__(self, sink: pa.NativeFile, writer: pq.ParquetWriter) -> None:
+        self._sink, self._writer = sink, writer
+        #: The columns with pages of each row group.
+        self.paged: list[dict[str, PageChunk]] = []
+
+    def write_table(
+        self,
+        table: pa.Table,
+        *,
+        row_group_size: int | None = None,
+        paged: Mapping[str, PagedColumn] | None = None,
+    ) -> None:
+        """Write a table.
+
+        Args:
+            table: the rows; columns in `paged` are NULL.
+            row_group_size: rows of a row group at the most.
+            paged: columns whose pages are written as they are; then the table makes one row group.
+        """
+        self._writer.write_table(table, row_group_size=row_group_size)
+        chunks = {
+            name: write_pages(self._sink, column.pages, column.value_bytes)
+            for name, column in (paged or {}).items()
+        }
+        self.paged.append(chunks)
 
 
 @contextlib.contextmanager
 def parquet_writer(
     place: Place, schema: pa.Schema, row_bytes: int, first: pa.Table | None = None
-) -> Iterator[pq.ParquetWriter]:
+) -> Iterator[GroupWriter]:
     """Write a Parquet file of the store; when the block ends it is complete, checked and durable.
 
     Args:
@@ -114,18 +168,26 @@ def parquet_writer(
     options = writer_options(schema, row_bytes, first)
     del first  # It would be in memory until the file is complete.
     with place.written() as path:
-        with pq.ParquetWriter(str(path), schema, **options) as writer:
-            yield writer
-        _add_checksum(path)
+        with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, **options) as writer:
+            groups = GroupWriter(sink, writer)
+            yield groups
+        _complete(path, groups.paged)
+        groups.nbytes = path.stat().st_size
 
 
-def _add_checksum(path: Path) -> None:
-    """Put the CRC-32 of the footer after it."""
+def _complete(path: Path, paged: Sequence[Mapping[str, PageChunk]]) -> None:
+    """Put the places of pages into the footer, and its CRC-32 after it."""
     with open(path, "r+b") as file:
         stop = file.seek(0, os.SEEK_END) - PARQUET_END.size
         file.seek(stop)
         end = file.read(PARQUET_END.size)
-        length, _ = PARQUET_END.unpack(end)
+        length, magic = PARQUET_END.unpack(end)
         file.seek(stop - length)
         footer = file.read(length)
+        if any(paged):
+            footer = footer_with_pages(footer, paged)
+            end = PARQUET_END.pack(len(footer), magic)
+            file.seek(stop - length)
+            file.truncate()
+            file.write(footer)
         file.write(checked_end(end, FOOTER_MARK, checksum(footer)))

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -144,7 +144,9 @@ class Operation:
             for name, column in zip(table.column_names, table.columns, strict=True)
             if name in standard or column.null_count < table.num_rows
         ]
-        return write_table_file(self.episodes_place(name), table.select(kept), moment)
+        written = write_table_file(self.episodes_place(name), table.select(kept), moment)
+        # Its commit may come much later, and `vacuum` of another machine may take the file for a leftover.
+        return replace(written, size=None)
 
     def episodes_place(self, name: str) -> Place:
         """Return a file of the episodes table."""

@@ -20,10 +20,10 @@ from ..dynamic.columns import SegmentColumns
 from ..files import Place
 from ..frames import VideoColumn, encoded_tables, whole_chunks
 from ..journal.episodes import LaneColumns
-from ..journal.packed_columns import Arena, has_packed
+from ..journal.packed_columns import PACKED, Arena, PackedRows, Packer, has_packed, packed_bytes, units_of
 from ..journal.reading import PartReader
 from ..journal.row_index import Pieces, RowIndex
-from ..parquet.writing import parquet_writer
+from ..parquet.writing import PagedColumn, parquet_writer
 from ..schema import AGENT_ID, JOURNAL_KIND, RESET_ROW, StepSchema
 from ..spaces.arrow import equal_lists
 
@@ -38,10 +38,11 @@ _FEWEST_ROWS = 256
 
 @dataclass(frozen=True)
 class WrittenSteps:
-    """Row and NULL counts of a steps file, for its statistics."""
+    """Row and NULL counts of a steps file, for its statistics, and its bytes."""
 
     rows: int
     null_counts: dict[str, int]
+    nbytes: int
 
 
 class StepsFile:
@@ -66,6 +67,8 @@ class StepsFile:
         self._nulls = dict.fromkeys(self._file_schema.names, 0)
         self._rows = 0
         self._arenas = [Arena(0), Arena(0)]
+        # Columns whose pages are copied. Those of a dead writer are unpacked, and so checked.
+        self._paged: list[str] = []
 
     def write(
         self,
@@ -98,6 +101,8 @@ class StepsFile:
         if packed and not self._video:
             # Tables with video are held until several make a row group, so each has memory of its own.
             self._arenas = [Arena(GROUP_BYTES), Arena(GROUP_BYTES)]
+            if all(reader.own for reader in readers):
+                self._paged = self._frame_columns()
         self._names = {"episode_id": ids}
         if lanes.names is not None:
             self._names["episode_id"] = np.repeat(np.array(ids, object), np.diff(lanes.first)).tolist()
@@ -110,11 +115,30 @@ class StepsFile:
         with parquet_writer(self._path, self._file_schema, max(1, stored_bytes), first) as writer:
             del first
             for table in tables:
-                writer.write_table(table, row_group_size=max(1, table.num_rows))
+                rows, paged = self._apart(table)
+                writer.write_table(rows, row_group_size=max(1, table.num_rows), paged=paged)
                 self._count(table)
                 for reader in readers:
                     reader.release()
-        return WrittenSteps(self._rows, self._nulls)
+        return WrittenSteps(self._rows, self._nulls, writer.nbytes)
+
+    def _frame_columns(self) -> list[str]:
+        """Return the columns of frames that stay in the rows in which they arrived."""
+        outcome = self._schema.is_outcome
+        return [
+            each.name for each in self._schema.steps if each.type == pa.binary() and not outcome(each.name)
+        ]
+
+    def _apart(self, table: pa.Table) -> tuple[pa.Table, dict[str, PagedColumn]]:
+        """Return the rows as Arrow writes them, NULL in columns of pages, and these columns."""
+        paged: dict[str, PagedColumn] = {}
+        for index, column in enumerate(table.schema):
+            if column.type == PACKED:
+                pages = table.column(index)
+                paged[column.name] = PagedColumn(units_of(pages.chunks), packed_bytes(column))
+                plain = self._file_schema.field(index)
+                table = table.set_column(index, plain, pa.nulls(len(pages), plain.type))
+        return table, paged
 
     def _encoded_groups(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield row groups with encoded frames; chunks that came as such may reach over tables."""
@@ -191,7 +215,7 @@ class StepsFile:
         # The table before this one is being written while this one is gathered.
         self._arenas.reverse()
         self._arenas[0].clear()
-        chunks, first_row = pieces.chunks(self._row_bytes, self._arenas[0])
+        chunks, first_row = pieces.chunks(self._row_bytes, self._arenas[0], self._paged)
         sizes = pieces.stops - pieces.starts
         moved = first_row - (np.cumsum(sizes) - sizes)
         places = np.arange(sizes.sum()) + np.repeat(moved, sizes) if moved.any() else None
@@ -241,12 +265,21 @@ class StepsFile:
             )
             if not in_order or not _precede_resets(arrivals, blank + start):
                 following = outcomes, absent
+        pages = self._pages(arrivals, start, count) if observed is None else {}
+        if not pages and has_packed(arrivals.schema):
+            arrivals = pa.Table.from_batches(
+                [PackedRows.of(batch, None).unpacked() for batch in arrivals.to_batches()]
+            )
+        fields = list(self._file_schema)
         arrays: list[pa.Array | pa.ChunkedArray] = []
-        for column in self._file_schema:
+        for index, column in enumerate(self._file_schema):
             if column.name in self._names:
                 arrays.append(self._named(column.name, owners))
             elif column.name == "t":
                 arrays.append(pa.array(t))
+            elif column.name in pages:
+                fields[index], array = pages[column.name]
+                arrays.append(array)
             elif blank is not None and self._schema.is_outcome(column.name):
                 arrays.append(
                     _shifted(arrivals.column(column.name), start + 1, count)
@@ -257,7 +290,21 @@ class StepsFile:
                 arrays.append(arrivals.column(column.name).slice(start, count))
             else:
                 arrays.append(take_rows(_plain(arrivals, column.name), observed))
-        return pa.table(arrays, schema=self._file_schema)
+        return pa.table(arrays, schema=pa.schema(fields))
+
+    def _pages(self, arrivals: pa.Table, start: int, count: int) -> dict[str, tuple[pa.Field, pa.Array]]:
+        """Return some rows of the columns of pages; none if a column has a NULL among them."""
+        pages: dict[str, tuple[pa.Field, pa.Array]] = {}
+        for column in arrivals.schema:
+            if column.type == PACKED:
+                array = _plain(arrivals, column.name)
+                if array.null_count:
+                    return {}
+                pages[column.name] = (
+                    column,
+                    Packer().between(array, packed_bytes(column), start, start + count),
+                )
+        return pages
 
     def _named(self, column: str, owners: np.ndarray) -> pa.Array:
         """Return the names of the lanes that own some rows; the lanes follow one another."""

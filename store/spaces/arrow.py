@@ -182,8 +182,8 @@ def check_total(total: int) -> None:
     """
     if total > MAX_OFFSET:
         raise InvalidArgumentError(
-            f"cannot put {total} elements into one Arrow array: expected at most {MAX_OFFSET}. "
-            "Hint: encode fewer rows at a time (SpaceCodec.max_rows)."
+            f"cannot put {total} elements into one Arrow array: expected at most {MAX_OFFSET}.",
+            hint="Encode fewer rows at a time (SpaceCodec.max_rows).",
         )
 
 

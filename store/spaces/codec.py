@@ -146,8 +146,8 @@ class SpaceCodec:
         if len(arrays) != len(self.fields):
             names = [field.name for field in self.fields]
             raise CorruptStoreError(
-                f"space '{self.root}': got {len(arrays)} columns, expected {names}. "
-                "Hint: the file is damaged or was written by something else."
+                f"space '{self.root}': got {len(arrays)} columns, expected {names}.",
+                hint="The file is damaged or was written by something else.",
             )
         return [_of_type(array, field) for array, field in zip(arrays, self.fields, strict=True)]
 
@@ -203,8 +203,8 @@ def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | p
         except pa.ArrowException as error:
             problem = error
     raise CorruptStoreError(
-        f"column '{field.name}': has type {array.type}, expected {field.type} ({problem}). "
-        "Hint: the file is damaged or was written by something else."
+        f"column '{field.name}': has type {array.type}, expected {field.type} ({problem}).",
+        hint="The file is damaged or was written by something else.",
     )
 
 
@@ -223,7 +223,8 @@ def _build(space: Space, column: str, depth: int, cast: Cast) -> Node:
     if depth > MAX_DEPTH:
         raise UnsupportedSpaceError(
             f"space {space!r} at '{column}' ({type(space).__name__}) is nested deeper than {MAX_DEPTH} "
-            "levels. Hint: register a codec for a class of your own with episodelake.register_codec()."
+            "levels.",
+            hint="Register a codec for a class of your own with episodelake.register_codec().",
         )
     if codec is not None:
         return CustomNode(space, column, codec)

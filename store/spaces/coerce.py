@@ -157,7 +157,8 @@ class Coercion:
 
     def _mismatch(self, got: str, shape: tuple[int, ...], hint: str) -> SpaceMismatchError:
         return SpaceMismatchError(
-            f"column '{self.column}': expected {self.dtype} of shape {shape}, got {got}. Hint: {hint}."
+            f"column '{self.column}': expected {self.dtype} of shape {shape}, got {got}.",
+            hint=f"{hint[0].upper()}{hint[1:]}.",
         )
 
 

@@ -49,8 +49,8 @@ def space_to_json(space: Space) -> dict[str, Any]:
         _Builder(codecs=False).build(description)
     except (CorruptStoreError, RecursionError) as error:
         raise UnsupportedSpaceError(
-            f"space of class {type(space).__name__} cannot be described: {error} "
-            "Hint: nest less deeply, or register a codec with episodelake.register_codec()."
+            f"space of class {type(space).__name__} cannot be described: {error}",
+            hint="Nest less deeply, or register a codec with episodelake.register_codec().",
         ) from error
     return description
 
@@ -71,13 +71,15 @@ def space_from_json(description: dict[str, Any], source: str = "store.json") -> 
     except EpisodelakeError as error:
         if isinstance(error, CorruptStoreError):
             raise CorruptStoreError(
-                f"{source}: {error} Hint: the file is damaged; restore it from a copy."
+                f"{source}: {error}",
+                hint="The file is damaged; restore it from a copy.",
             ) from error
         raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, AssertionError) as error:
         raise CorruptStoreError(
-            f"{source}: the description of a space is wrong ({type(error).__name__}: {error}). Expected what "
-            "space_to_json() writes. Hint: the file is damaged; restore it from a copy."
+            f"{source}: the description of a space is wrong ({type(error).__name__}: {error}). Expected "
+            "what space_to_json() writes.",
+            hint="The file is damaged; restore it from a copy.",
         ) from error
 
 
@@ -185,13 +187,15 @@ def _describe_custom(space: Space, space_type: type, codec: Codec) -> dict[str, 
         again = json.loads(json.dumps(spec, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise UnsupportedSpaceError(
-            f"to_json() of the codec for {qualified_name(space_type)} gave something that JSON cannot hold "
-            f"({error}). Expected a dict of plain values. Hint: write infinity and NaN as texts."
+            f"to_json() of the codec for {qualified_name(space_type)} gave something that JSON cannot "
+            f"hold ({error}). Expected a dict of plain values.",
+            hint="Write infinity and NaN as texts.",
         ) from error
     if not isinstance(spec, dict) or again != spec:
         raise UnsupportedSpaceError(
             f"to_json() of the codec for {qualified_name(space_type)} gave {spec!r}. Expected a dict that "
-            "comes back from JSON unchanged. Hint: use lists instead of tuples, and texts as keys."
+            "comes back from JSON unchanged.",
+            hint="Use lists instead of tuples, and texts as keys.",
         )
     return {"type": "custom", "name": qualified_name(space_type), "spec": again}
 
@@ -302,8 +306,8 @@ def _build_custom(description: dict[str, Any]) -> Space:
     codec = find_named(name)
     if codec is None:
         raise UnsupportedSpaceError(
-            f"the store has a space of the class {name}, for which no codec is registered. "
-            "Hint: call episodelake.register_codec() with this class and its codec before opening the store."
+            f"the store has a space of the class {name}, for which no codec is registered.",
+            hint="Call episodelake.register_codec() with this class and its codec before opening the store.",
         )
     space = codec.from_json(spec)
     if not isinstance(space, Space):
@@ -370,7 +374,8 @@ def _dtype_name(dtype: np.dtype) -> str:
     name = dtype.name if dtype.isnative else dtype.str
     if name not in _DTYPES:
         raise UnsupportedSpaceError(
-            f"dtype {dtype} cannot be stored exactly. Expected a boolean, an integer or a float of at most "
-            "64 bits. Hint: choose such a dtype, or register a codec with episodelake.register_codec()."
+            f"dtype {dtype} cannot be stored exactly. Expected a boolean, an integer or a float of at "
+            "most 64 bits.",
+            hint="Choose such a dtype, or register a codec with episodelake.register_codec().",
         )
     return name

@@ -49,8 +49,8 @@ class FixedNode(Node):
         if shape is None or native is None or native.name not in STORED_DTYPES:
             raise UnsupportedSpaceError(
                 f"space {space} at '{column}' has dtype {dtype}, which no column type holds exactly. "
-                "Expected a boolean, an integer or a float of at most 64 bits. Hint: choose such a dtype, or "
-                "register a codec for your own space class with episodelake.register_codec()."
+                "Expected a boolean, an integer or a float of at most 64 bits.",
+                hint="Choose such a dtype, or register a codec with episodelake.register_codec().",
             )
         self.dtype = dtype
         # By name, to get numpy's one object for it: the hot path compares identities first.

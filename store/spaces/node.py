@@ -162,13 +162,16 @@ class Node(ABC):
 
     def mismatch(self, expected: str, got: str, hint: str) -> SpaceMismatchError:
         """Make the error for a value that does not fit here."""
-        return SpaceMismatchError(f"column '{self.column}': expected {expected}, got {got}. Hint: {hint}.")
+        return SpaceMismatchError(
+            f"column '{self.column}': expected {expected}, got {got}.",
+            hint=f"{hint[0].upper()}{hint[1:]}.",
+        )
 
     def corrupt(self, problem: str) -> CorruptStoreError:
         """Make the error for columns that cannot have come from this codec."""
         return CorruptStoreError(
-            f"column '{self.column}': {problem}, expected values of {self.space}. "
-            "Hint: the file is damaged or was written by something else."
+            f"column '{self.column}': {problem}, expected values of {self.space}.",
+            hint="The file is damaged or was written by something else.",
         )
 
     def encode_rows(self, values: Sequence[Any], length: int) -> list[pa.Array]:
@@ -270,18 +273,20 @@ def register_codec(space_type: type, codec: Codec) -> None:
     """
     if not isinstance(space_type, type) or not issubclass(space_type, Space) or space_type is Space:
         raise InvalidArgumentError(
-            f"cannot register a codec for {space_type!r}: expected a subclass of gymnasium.spaces.Space. "
-            "Hint: pass the class, not an instance."
+            f"cannot register a codec for {space_type!r}: expected a subclass of gymnasium.spaces.Space.",
+            hint="Pass the class, not an instance.",
         )
     if space_type in BUILT_IN:
         raise InvalidArgumentError(
             f"cannot register a codec for {space_type.__name__}: the columns of Gymnasium's own spaces "
-            "belong to the file format. Hint: derive a class from it and register that."
+            "belong to the file format.",
+            hint="Derive a class from it and register that.",
         )
     if not isinstance(codec, Codec):
         raise InvalidArgumentError(
-            f"cannot register {codec!r}: expected an object with the methods fields, encode, decode, to_json "
-            "and from_json. Hint: see episodelake.Codec."
+            f"cannot register {codec!r}: expected an object with the methods fields, encode, decode, "
+            "to_json and from_json.",
+            hint="See episodelake.Codec.",
         )
     _registered.pop(space_type, None)  # so that the latest stands last
     _registered[space_type] = codec
@@ -301,8 +306,9 @@ def find(space: Any, where: str = "") -> tuple[type, Codec | None]:
     if is_text(space):
         return spaces.Text, None
     raise UnsupportedSpaceError(
-        f"space {space!r}{where} ({type(space).__name__}) is of a class without columns. Expected the spaces "
-        "of Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
+        f"space {space!r}{where} ({type(space).__name__}) is of a class without columns. Expected the "
+        "spaces of Gymnasium.",
+        hint="Register a codec for the class with episodelake.register_codec().",
     )
 
 
@@ -322,8 +328,8 @@ def check_keys(space: spaces.Dict, where: str = "") -> None:
     if wrong:
         raise UnsupportedSpaceError(
             f"space {space}{where} has the keys {wrong}. Expected keys that are text in UTF-8, since they "
-            "become column names. Hint: rename the keys with a wrapper, or register a codec for a class of "
-            "your own with episodelake.register_codec()."
+            "become column names.",
+            hint="Rename the keys with a wrapper, or register a codec with episodelake.register_codec().",
         )
 
 

@@ -285,8 +285,9 @@ def _checked_types(space: Space, column: str, types: Any) -> dict[str, pa.DataTy
     if wrong:
         raise UnsupportedSpaceError(
             f"the codec of space {space} at '{column}' gives the fields {types!r}. Expected at least one "
-            "part, each of a plain type: bool, int16, int32, int64, float32, float64, string, binary, or a "
-            "list of those. Hint: correct fields() of the codec given to episodelake.register_codec()."
+            "part, each of a plain type: bool, int16, int32, int64, float32, float64, string, binary, or "
+            "a list of those.",
+            hint="Correct fields() of the codec given to episodelake.register_codec().",
         )
     return dict(types)
 

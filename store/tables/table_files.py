@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..delta.log import NewFile, TableFile
+from ..delta.log import NewFile, TableFile, commits_of
+from ..delta.state import listed_log
 from ..delta.table import Table
+from ..delta.version import TableVersion
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
-from ..layout import segment_name
+from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from ..parquet.files import open_parquet, over_files, read_parquet, reading_file
 from ..parquet.writing import parquet_writer
 from ..spaces.arrow import values_of
@@ -63,7 +65,7 @@ def write_table_file(place: Place, table: pa.Table, moment: int | None = None) -
     with parquet_writer(place, schema, _EPISODE_ROW_BYTES) as writer:
         writer.write_table(table.cast(schema), row_group_size=_EPISODE_ROW_GROUP)
     smallest, largest = _bounds(table)
-    return NewFile(place.name, table.num_rows, null_counts(table), smallest, largest, moment)
+    return NewFile(place.name, table.num_rows, null_counts(table), smallest, largest, moment, writer.nbytes)
 
 
 def null_counts(table: pa.Table) -> dict[str, int]:
@@ -190,6 +192,32 @@ def join(
         new.append(write_table_file(runs.path / name, rows, files[0].moment))
     names = [file.name for file in files]
     runs.replace(new, names, operation, {"episodelake.operation": "join runs"}, columns, check)
+
+
+def open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
+    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
+    tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
+    if layout.root.local is not None:
+        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
+    # Once the log of episodes is listed, the rest is asked for at once.
+    names = listed_log(tables[0])
+    wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
+    opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
+    if version is None and opened[0].version > max(commits_of(names)):
+        return [opened[0], *(table.advanced() for table in opened[1:])]
+    return opened
+
+
+def run_ids(runs: Place, files: Iterable[TableFile]) -> Iterator[str]:
+    """Yield the ids of the runs in some files of the table of runs; most are in its log."""
+    for file in files:
+        low, high = file.bounds("run_id") or (None, None)
+        if low is not None and low == high:
+            yield low
+            continue
+        # A damaged file of runs must not keep others from being read.
+        with contextlib.suppress(CorruptStoreError):
+            yield from read_parquet(runs / file.name, ["run_id"]).column(0).to_pylist()
 
 
 @dataclass(frozen=True)

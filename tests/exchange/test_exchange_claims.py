@@ -13,6 +13,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
+from episodelake.testing.adapters import case
 
 FURTHER = pytest.mark.further
 DATA = Path(__file__).parents[1] / "data" / "exchange"
@@ -106,9 +108,9 @@ def test_rows_of_a_table_that_contradict_each_other_are_counted(tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path) -> None:
+    """No store is left behind."""
+    cases: list[Any] = [
         ({"observation": [1.0, None, 3.0, 4.0]}, r"Episode 0, row 1.*'observation'.* NULL"),
         ({"observation": [None, 1.0, 3.0, 4.0]}, r"Episode 0, row 0.*'observation'.* NULL"),
         ({"observation": [[1.0, 2.0], [1.0], [3.0, 3.0], [4.0, 4.0]]}, "Episode 0, row 1.*shape"),
@@ -117,18 +119,15 @@ def test_rows_of_a_table_that_contradict_each_other_are_counted(tmp_path: Path) 
         ({"terminated": [0, 1, 0, 2]}, "`terminated` has the value 2"),
         ({"seed": [1.5, 1.5, 3.0, 3.0]}, "`seed` are no whole numbers"),
         ({"observation": [2**64 - 1, 0, 1, 2]}, "uint64 suggests no space"),
-    ],
-)
-def test_a_damaged_table_is_refused_with_its_place(
-    tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
-    """No store is left behind."""
-    table = pl.DataFrame({**ROWS, **changed}, strict=False)
-    if "uint64" in message:
-        table = table.with_columns(pl.Series("observation", changed["observation"], dtype=pl.UInt64))
-    with pytest.raises(el.EpisodelakeError, match=message):
-        el.import_dataset(table, tmp_path / "store")
-    assert not (tmp_path / "store").exists()
+    ]
+    for folder, (changed, message) in with_folders(cases, tmp_path):
+        with case((changed, message)):
+            table = pl.DataFrame({**ROWS, **changed}, strict=False)
+            if "uint64" in message:
+                table = table.with_columns(pl.Series("observation", changed["observation"], dtype=pl.UInt64))
+            with pytest.raises(el.EpisodelakeError, match=message):
+                el.import_dataset(table, folder / "store")
+            assert not (folder / "store").exists()
 
 
 @FURTHER

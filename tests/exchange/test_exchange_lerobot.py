@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -417,3 +418,54 @@ def test_labels_of_episodes_are_columns_of_meta(tmp_path: Path) -> None:
         (1, False, "slipped"),
         (2, None, None),
     ]
+
+
+def test_labels_of_steps_are_features_of_frames(tmp_path: Path) -> None:
+    """Flags, numbers and texts without NULL, which LeRobot has none of; they come back as they were."""
+    box = spaces.Box(-1, 1, (2,))
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    with store.writer() as writer:
+        for _ in range(2):
+            writer.write_episode(
+                observations=np.zeros((4, 2), np.float32),
+                actions=np.zeros((3, 2), np.float32),
+                rewards=np.ones(3),
+                terminations=True,
+                truncations=False,
+            )
+    rows = {"episode_id": [store.refresh()[0].id] * 3, "t": [1, 2, 3], "count": [2**24 + 1, None, None]}
+    rows |= {"held": [True, False, None], "score": [0.5, float("nan"), None], "фаза": ["захват", "", "конец"]}
+    store.annotate(
+        pl.DataFrame({**rows, "when": [datetime(2026, 1, 1, tzinfo=UTC)] * 3}), ("episode_id", "t")
+    )
+    report = store.export(tmp_path / "lerobot", format="lerobot")
+    lost = {what: count for what, count in report.lost.items() if "annotation" in what}
+    assert lost == {
+        "the annotation when, which is no flag, number or text": 2,
+        "digits of the annotation count, which LeRobot reads as float32": 1,
+        "the annotation score where it is NaN": 1,
+        "the annotation фаза where it is an empty text": 1,
+        "the annotation фаза of a last observation": 1,
+    }
+    features = json.loads((tmp_path / "lerobot/meta/info.json").read_text())["features"]
+    names = {name: f"annotation.{name}" for name in ("held", "count", "score", "фаза")}
+    kinds = [(features[name]["dtype"], features[name]["shape"]) for name in names.values()]
+    assert kinds == [("float32", [1]), ("float64", [1]), ("float64", [1]), ("string", [1])]
+    table = pq.read_table(tmp_path / "lerobot/data/chunk-000/file-000.parquet")
+    assert table.column_names == list(features)
+    assert [table[name].null_count for name in names.values()] == [0] * 4
+    values = {name: table[feature].to_pylist() for name, feature in names.items()}
+    assert np.array_equal(values["held"], [np.nan, 1, 0, *[np.nan] * 3], equal_nan=True)
+    assert values["count"][1] == 2**24 + 1
+    assert values["фаза"] == ["", "захват", "", "", "", ""]
+    assert not {*names.values()} & {*json.loads((tmp_path / "lerobot/meta/stats.json").read_text())}
+    for number, mapping in enumerate((None, {"observation": "observation.state", "action": "action"})):
+        el.import_dataset(tmp_path / "lerobot", tmp_path / f"back{number}", mapping=mapping)
+        first, second = el.open(tmp_path / f"back{number}")
+        assert {name: list(each)[:3] for name, each in first.extra.items()} == {
+            "held": [None, True, False],
+            "count": [None, 2**24 + 1, None],
+            "score": [None, 0.5, None],
+            "фаза": [None, "захват", None],
+        }
+        assert second.extra == {}

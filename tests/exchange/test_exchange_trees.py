@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from PIL import Image
 
 import episodelake as el
 import robot_files
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 
 NO_LAST = "a last observation, which the source lacks"
 NO_REWARDS = "rewards, which the source does not have: NaN"
@@ -174,25 +177,35 @@ UMI = [
 ]
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("name", ["replay.zarr", "replay.zarr.zip"])
-@pytest.mark.parametrize("keys", [("img", "state", "action"), (*UMI, "img")])
-def test_replay_buffers_in_zarr(tmp_path: Path, version: int, name: str, keys: tuple[str, ...]) -> None:
+_REPLAY_BUFFERS_IN_ZARR: Any = [
+    *itertools.product(
+        [2, 3], ["replay.zarr", "replay.zarr.zip"], [("img", "state", "action"), (*UMI, "img")]
+    )
+]
+
+
+@pytest.mark.parametrize("cases", some(_REPLAY_BUFFERS_IN_ZARR))
+def test_replay_buffers_in_zarr(tmp_path: Path, cases: Any) -> None:
     """Folders and zip files of both versions; poses of UMI are the actions of their own step."""
-    arrays = robot_files.replay_buffer(tmp_path / name, version, keys=keys)
-    report = el.import_dataset(tmp_path / name, tmp_path / "store")
-    assert (report.format, report.episodes) == ("diffusion_policy", 2)
-    assert report.lost[NO_REWARDS] == sum(robot_files.LENGTHS)
-    actions = arrays["action"] if "action" in arrays else np.concatenate([arrays[key] for key in UMI], axis=1)
-    start = 0
-    for episode, count in zip(el.open(tmp_path / "store"), robot_files.LENGTHS, strict=True):
-        rows = slice(start, start := start + count)
-        assert np.array_equal(episode.actions, actions[rows])
-        assert set(episode.observations) == set(arrays) - {"action"}
-        for key, values in episode.observations.items():
-            assert np.array_equal(values, arrays[key][rows])
-            assert values.dtype == arrays[key].dtype
+    for folder, (version, name, keys) in with_folders(cases, tmp_path):
+        with case((version, name, keys)):
+            arrays = robot_files.replay_buffer(folder / name, version, keys=keys)
+            report = el.import_dataset(folder / name, folder / "store")
+            assert (report.format, report.episodes) == ("diffusion_policy", 2)
+            assert report.lost[NO_REWARDS] == sum(robot_files.LENGTHS)
+            actions = (
+                arrays["action"]
+                if "action" in arrays
+                else np.concatenate([arrays[key] for key in UMI], axis=1)
+            )
+            start = 0
+            for episode, count in zip(el.open(folder / "store"), robot_files.LENGTHS, strict=True):
+                rows = slice(start, start := start + count)
+                assert np.array_equal(episode.actions, actions[rows])
+                assert set(episode.observations) == set(arrays) - {"action"}
+                for key, values in episode.observations.items():
+                    assert np.array_equal(values, arrays[key][rows])
+                    assert values.dtype == arrays[key].dtype
 
 
 def test_lists_and_patterns_of_zarr_folders(tmp_path: Path) -> None:

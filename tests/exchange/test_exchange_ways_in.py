@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import os
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 
 LENGTHS = (3, 1, 4)
 MAPPING: dict[str, Any] = {
@@ -98,25 +101,31 @@ def check(store: el.EpisodeStore, *, last: bool = False) -> None:
         assert (episode.end_reason, episode.has_last_observation) == ("terminated", last)
 
 
-@pytest.mark.parametrize("how", ["folder", "pattern", "list"])
-@pytest.mark.parametrize(
-    "kind", ["csv", "tsv", "csv.gz", "jsonl", "ndjson", "jsonl.gz", "npz", "parquet", "arrow"]
-)
-@pytest.mark.sample
-def test_each_file_is_an_episode(tmp_path: Path, kind: str, how: str) -> None:
+_EACH_FILE_IS_AN_EPISODE: Any = [
+    *itertools.product(
+        ["folder", "pattern", "list"],
+        ["csv", "tsv", "csv.gz", "jsonl", "ndjson", "jsonl.gz", "npz", "parquet", "arrow"],
+    )
+]
+
+
+@pytest.mark.parametrize("cases", some(_EACH_FILE_IS_AN_EPISODE))
+def test_each_file_is_an_episode(tmp_path: Path, cases: Any) -> None:
     """In a folder, by a pattern, and in a list; names are no patterns themselves."""
-    written(tmp_path / "logs", kind)
-    source: Any = tmp_path / "logs"
-    if how == "pattern":
-        source = f"{source}/run*.{kind}"
-    elif how == "list":
-        source = sorted(str(path) for path in source.glob(f"*.{kind}"))
-    mapping = None if kind == "npz" else MAPPING
-    report = el.import_dataset(source, tmp_path / "s", mapping=mapping, last_observation="missing")
-    check(el.open(tmp_path / "s"))
-    assert dict(report.lost) == {"a last observation, which the source lacks": 3}
-    again = el.import_dataset(source, tmp_path / "s", mapping=mapping, last_observation="missing")
-    assert (again.episodes, again.present) == (0, 3)
+    for folder, (how, kind) in with_folders(cases, tmp_path):
+        with case((how, kind)):
+            written(folder / "logs", kind)
+            source: Any = folder / "logs"
+            if how == "pattern":
+                source = f"{source}/run*.{kind}"
+            elif how == "list":
+                source = sorted(str(path) for path in source.glob(f"*.{kind}"))
+            mapping = None if kind == "npz" else MAPPING
+            report = el.import_dataset(source, folder / "s", mapping=mapping, last_observation="missing")
+            check(el.open(folder / "s"))
+            assert dict(report.lost) == {"a last observation, which the source lacks": 3}
+            again = el.import_dataset(source, folder / "s", mapping=mapping, last_observation="missing")
+            assert (again.episodes, again.present) == (0, 3)
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
@@ -200,13 +209,14 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", [*FORMS, "trajectories", "trajectories with ids"])
-def test_arrays_and_lists_are_tables(tmp_path: Path, form: str) -> None:
+def test_arrays_and_lists_are_tables(tmp_path: Path) -> None:
     """Without a mapping, by obvious names; flags and dicts separate the episodes."""
-    report = el.import_dataset(in_memory(form, tmp_path), tmp_path / "s", last_observation="missing")
-    check(el.open(tmp_path / "s"))
-    left_out = {"the column level, which the mapping leaves out": 8} if "scalars" in form else {}
-    assert dict(report.lost) == {**left_out, "a last observation, which the source lacks": 3}
+    for folder, form in with_folders([*FORMS, "trajectories", "trajectories with ids"], tmp_path):
+        with case(form):
+            report = el.import_dataset(in_memory(form, folder), folder / "s", last_observation="missing")
+            check(el.open(folder / "s"))
+            left_out = {"the column level, which the mapping leaves out": 8} if "scalars" in form else {}
+            assert dict(report.lost) == {**left_out, "a last observation, which the source lacks": 3}
 
 
 @pytest.mark.parametrize("form", ["npz", "list", "trajectories"])
@@ -487,50 +497,60 @@ def test_scalars_that_become_vectors_are_a_change(tmp_path: Path) -> None:
     assert np.asarray(episode.infos[0]["x"]).tolist() == [1.5, 2.5]
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("column", ["obs", "action", "reward", "terminated"])
-@pytest.mark.parametrize("form", ["arrays", "rollouts", "rows"])
-def test_masked_elements_are_refused(tmp_path: Path, column: str, form: str) -> None:
+_MASKED_ELEMENTS_ARE_REFUSED: Any = [
+    *itertools.product(["obs", "action", "reward", "terminated"], ["arrays", "rollouts", "rows"])
+]
+
+
+@pytest.mark.parametrize("cases", some(_MASKED_ELEMENTS_ARE_REFUSED))
+def test_masked_elements_are_refused(tmp_path: Path, cases: Any) -> None:
     """A value under a mask is not part of the data."""
-    arrays: dict[str, Any] = {
-        "obs": np.arange(3.0),
-        "action": np.array([0, 1, 1]),
-        "reward": np.arange(3.0),
-        "terminated": np.array([False, False, True]),
-    }
-    arrays[column] = np.ma.masked_array(arrays[column], mask=[False, True, False])
-    rows = [{name: values[index] for name, values in arrays.items()} for index in range(3)]
-    source = {"arrays": arrays, "rollouts": [arrays], "rows": rows}[form]
-    with pytest.raises(el.errors.SpaceMismatchError, match=rf"`{column}`.* masked array with 1 masked"):
-        el.import_dataset(source, tmp_path / "store", last_observation="missing")
-    assert not list(tmp_path.iterdir())
+    for folder, (column, form) in with_folders(cases, tmp_path):
+        with case((column, form)):
+            arrays: dict[str, Any] = {
+                "obs": np.arange(3.0),
+                "action": np.array([0, 1, 1]),
+                "reward": np.arange(3.0),
+                "terminated": np.array([False, False, True]),
+            }
+            arrays[column] = np.ma.masked_array(arrays[column], mask=[False, True, False])
+            rows = [{name: values[index] for name, values in arrays.items()} for index in range(3)]
+            source = {"arrays": arrays, "rollouts": [arrays], "rows": rows}[form]
+            with pytest.raises(
+                el.errors.SpaceMismatchError, match=rf"`{column}`.* masked array with 1 masked"
+            ):
+                el.import_dataset(source, folder / "store", last_observation="missing")
+            assert not list(folder.iterdir())
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("last", ["drop", "missing"])
-@pytest.mark.parametrize(
-    ("column", "lost"),
-    [
-        ("reward", "actions of a last row without a reward"),
-        ("action", "rewards of a last row without an action"),
-    ],
-)
-@pytest.mark.parametrize("form", ["frame", "short array"])
-def test_half_of_a_last_transition_is_counted_as_lost(
-    tmp_path: Path, column: str, lost: str, last: str, form: str
-) -> None:
+_HALF_OF_A_LAST_TRANSITION_IS_C: Any = [
+    *itertools.product(
+        ["drop", "missing"],
+        [
+            ("reward", "actions of a last row without a reward"),
+            ("action", "rewards of a last row without an action"),
+        ],
+        ["frame", "short array"],
+    )
+]
+
+
+@pytest.mark.parametrize("cases", some(_HALF_OF_A_LAST_TRANSITION_IS_C))
+def test_half_of_a_last_transition_is_counted_as_lost(tmp_path: Path, cases: Any) -> None:
     """A last row with only one of action and reward is that of the last observation; the other is lost."""
-    columns: dict[str, Any] = {"obs": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [1.0, 2.0, 5.0]}
-    if form == "frame":
-        columns[column] = [*columns[column][:2], None]
-        source: Any = pl.DataFrame({"episode": [0, 0, 0], **columns})
-    else:
-        source = {name: np.array(values) for name, values in columns.items()}
-        source[column] = source[column][:2]
-    report = el.import_dataset(source, tmp_path / "store", last_observation=last)
-    assert report.lost[lost] == 1
-    (episode,) = el.open(tmp_path / "store")
-    assert episode.rewards.tolist() == [1.0, 2.0] and episode.observations.tolist() == [1.0, 2.0, 3.0]
+    for folder, (last, (column, lost), form) in with_folders(cases, tmp_path):
+        with case((last, column, lost, form)):
+            columns: dict[str, Any] = {"obs": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [1.0, 2.0, 5.0]}
+            if form == "frame":
+                columns[column] = [*columns[column][:2], None]
+                source: Any = pl.DataFrame({"episode": [0, 0, 0], **columns})
+            else:
+                source = {name: np.array(values) for name, values in columns.items()}
+                source[column] = source[column][:2]
+            report = el.import_dataset(source, folder / "store", last_observation=last)
+            assert report.lost[lost] == 1
+            (episode,) = el.open(folder / "store")
+            assert episode.rewards.tolist() == [1.0, 2.0] and episode.observations.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_rollouts_with_nested_observations(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 
 OBSERVATION = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ACTION = spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -83,19 +86,29 @@ def test_integers_that_rerun_rounds_are_counted(tmp_path: Path) -> None:
     assert lost["digits of integers in info.n, which are doubles in Rerun"] == 1
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("name", ["^good$", "*", "^r[ab]$", "plain"])
-@pytest.mark.parametrize("chosen", [slice(None), slice(2, None), slice(None, None, -1)])
-def test_annotations_are_counted_where_they_have_a_value(tmp_path: Path, name: str, chosen: slice) -> None:
+_ANNOTATIONS_ARE_COUNTED_WHERE_: Any = [
+    *itertools.product(
+        ["^good$", "*", "^r[ab]$", "plain"], [slice(None), slice(2, None), slice(None, None, -1)]
+    )
+]
+
+
+@pytest.mark.parametrize("cases", some(_ANNOTATIONS_ARE_COUNTED_WHERE_))
+def test_annotations_are_counted_where_they_have_a_value(tmp_path: Path, cases: Any) -> None:
     """Whatever an annotation is called, as many are lost as the exported episodes have values."""
-    store = store_at(tmp_path / "store")
-    for _ in range(4):
-        write(store)
-    store = store.refresh()
-    for position, names in {0: [name], 3: [name, "ra"]}.items():
-        store.label(position, **dict.fromkeys(names, True))
-    view = store.refresh()[chosen]
-    lost = view.export(tmp_path / "out", format="webdataset").lost
-    told = {key: number for key, number in lost.items() if key.startswith("the annotation")}
-    expected = {f"the annotation {name}": len({0, 3} & set(view.positions.tolist())), "the annotation ra": 1}
-    assert told == expected
+    for folder, (name, chosen) in with_folders(cases, tmp_path):
+        with case((name, chosen)):
+            store = store_at(folder / "store")
+            for _ in range(4):
+                write(store)
+            store = store.refresh()
+            for position, names in {0: [name], 3: [name, "ra"]}.items():
+                store.label(position, **dict.fromkeys(names, True))
+            view = store.refresh()[chosen]
+            lost = view.export(folder / "out", format="webdataset").lost
+            told = {key: number for key, number in lost.items() if key.startswith("the annotation")}
+            expected = {
+                f"the annotation {name}": len({0, 3} & set(view.positions.tolist())),
+                "the annotation ra": 1,
+            }
+            assert told == expected

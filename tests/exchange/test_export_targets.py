@@ -18,6 +18,7 @@ from gymnasium import spaces
 import episodelake as el
 from episodelake.readers.exporting import atomic
 from episodelake.terminal.output.exporting import check_target
+from episodelake.testing.adapters import case
 from episodelake.testing.format_exports import contents
 from waiting import PATIENCE
 
@@ -173,16 +174,18 @@ WRITERS: dict[str, Callable[[el.EpisodeStore, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_nothing_is_written_into_another_store(inside: tuple[el.EpisodeStore, Path], name: str) -> None:
+def test_nothing_is_written_into_another_store(inside: tuple[el.EpisodeStore, Path]) -> None:
     """Every function that takes a path for its result refuses one in the folder of a store."""
-    store, path = inside
-    before = contents(path.parent.parent)
-    with pytest.raises(
-        el.errors.InvalidArgumentError, match=r"is inside the store .*other, which holds its own files"
-    ):
-        WRITERS[name](store, path)
-    assert contents(path.parent.parent) == before and not os.listdir(path.parent)
+    for name in WRITERS:
+        with case(name):
+            store, path = inside
+            before = contents(path.parent.parent)
+            with pytest.raises(
+                el.errors.InvalidArgumentError,
+                match=r"is inside the store .*other, which holds its own files",
+            ):
+                WRITERS[name](store, path)
+            assert contents(path.parent.parent) == before and not os.listdir(path.parent)
 
 
 def test_a_file_of_the_name_of_a_manifest_is_no_store(tmp_path: Path) -> None:

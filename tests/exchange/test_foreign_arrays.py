@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +16,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
 import episodelake as el
+from effort import some, with_folders
 from episodelake.store.environments.codecs import decode_argument, encode_argument, is_opaque, opaque_parts
+from episodelake.testing.adapters import case
 from pools import Pool
 
 
@@ -358,37 +361,36 @@ def check(values: Mapping[str, Any], many: int | None = None) -> None:
         assert isinstance(vector, np.ndarray) and vector.tolist() == VECTOR.tolist()
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize(
-    "record",
-    [record_single, record_vector, record_pool, collect, write_steps],
-    ids=lambda each: each.__name__,
-)
-def test_values_of_any_library_become_numbers(
-    tmp_path: Path, record: Callable[..., None], kind: Callable[[Any], Any]
-) -> None:
+_VALUES_OF_ANY_LIBRARY_BECOME_N: Any = [
+    *itertools.product(KINDS.values(), [record_single, record_vector, record_pool, collect, write_steps])
+]
+
+
+@pytest.mark.parametrize("cases", some(_VALUES_OF_ANY_LIBRARY_BECOME_N))
+def test_values_of_any_library_become_numbers(tmp_path: Path, cases: Any) -> None:
     """Observations, actions, rewards, flags, infos, logged values and metadata are the numbers of numpy."""
-    store = el.create(tmp_path / "store", Giving(kind))
-    record(store, kind)
-    episodes = list(store.refresh())
-    assert episodes and store.verify().faults == ()
-    for episode in episodes:
-        assert episode.observations.tolist() == [VECTOR.tolist()] * 3
-        assert episode.actions.tolist() == [2, 2] and episode.terminations.tolist() == [False, True]
-        assert episode.rewards.tolist() == [float(NUMBER)] * 2
-        for info in episode.infos:
-            if record is not record_pool:
-                check(info)
-        check(episode.policy, 2)
-        if episode.metadata:
-            check(episode.metadata)
-        if episode.extra:
-            check(episode.extra, 3)
-    if kind is np.asarray:
-        return  # arrays of shape () stay arrays, beside the scalars of vectors
-    columns = [*store.steps.collect_schema(), *store.runs.collect_schema()]
-    assert not [name for name in columns if name.endswith("_json") and store_texts(store, name)]
+    for folder, (kind, record) in with_folders(cases, tmp_path):
+        with case((kind, record)):
+            store = el.create(folder / "store", Giving(kind))
+            record(store, kind)
+            episodes = list(store.refresh())
+            assert episodes and store.verify().faults == ()
+            for episode in episodes:
+                assert episode.observations.tolist() == [VECTOR.tolist()] * 3
+                assert episode.actions.tolist() == [2, 2] and episode.terminations.tolist() == [False, True]
+                assert episode.rewards.tolist() == [float(NUMBER)] * 2
+                for info in episode.infos:
+                    if record is not record_pool:
+                        check(info)
+                check(episode.policy, 2)
+                if episode.metadata:
+                    check(episode.metadata)
+                if episode.extra:
+                    check(episode.extra, 3)
+            if kind is np.asarray:
+                return  # arrays of shape () stay arrays, beside the scalars of vectors
+            columns = [*store.steps.collect_schema(), *store.runs.collect_schema()]
+            assert not [name for name in columns if name.endswith("_json") and store_texts(store, name)]
 
 
 def store_texts(store: el.EpisodeStore, column: str) -> list[Any]:

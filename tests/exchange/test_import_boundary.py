@@ -21,6 +21,8 @@ from deltalake import write_deltalake
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from effort import with_folders
+from episodelake.testing.adapters import case
 
 h5py = pytest.importorskip("h5py")
 
@@ -84,9 +86,9 @@ def test_delta_logs_list_no_file_outside(tmp_path: Path) -> None:
             el.import_dataset(folder, tmp_path / "into")
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
+def test_patterns_are_lerobots_alone(tmp_path: Path) -> None:
+    """A pattern that is none of LeRobot's is an error, and nothing of Python's format language runs."""
+    cases: list[Any] = [
         "data/{chunk_index:>400000000}",
         "data/{chunk_index.__class__}/x",
         "data/{chunk_index!r}.parquet",
@@ -105,16 +107,17 @@ def test_delta_logs_list_no_file_outside(tmp_path: Path) -> None:
         7,
         None,
         ["data"],
-    ],
-)
-def test_patterns_are_lerobots_alone(tmp_path: Path, pattern: Any) -> None:
-    """A pattern that is none of LeRobot's is an error, and nothing of Python's format language runs."""
-    source = copied("lerobot-v3", tmp_path)
-    info = json.loads((source / "meta/info.json").read_text())
-    for name in ("data_path", "video_path"):
-        (source / "meta/info.json").write_text(json.dumps(info | {name: pattern}))
-        with pytest.raises(el.errors.DatasetError, match=r"no pattern of LeRobot|leads out|cannot be read"):
-            el.import_dataset(source, tmp_path / "into")
+    ]
+    for folder, pattern in with_folders(cases, tmp_path):
+        with case(pattern):
+            source = copied("lerobot-v3", folder)
+            info = json.loads((source / "meta/info.json").read_text())
+            for name in ("data_path", "video_path"):
+                (source / "meta/info.json").write_text(json.dumps(info | {name: pattern}))
+                with pytest.raises(
+                    el.errors.DatasetError, match=r"no pattern of LeRobot|leads out|cannot be read"
+                ):
+                    el.import_dataset(source, folder / "into")
 
 
 def test_videos_are_mp4_or_matroska_alone(tmp_path: Path) -> None:

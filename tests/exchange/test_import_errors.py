@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import zipfile
@@ -20,7 +21,9 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import episodelake as el
+from effort import some, with_folders
 from episodelake.terminal.app import app
+from episodelake.testing.adapters import case
 from episodelake.writers.importing.boundary import located, reading
 from episodelake.writers.importing.hdf5 import member, members
 from episodelake.writers.importing.npy import NpzFile, is_zip
@@ -31,9 +34,9 @@ h5py = pytest.importorskip("h5py")
 UNREADABLE = Path("/proc/self/mem")
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
+def test_errors_are_passing_denied_or_damage() -> None:
+    """An error of a library becomes one of ours that names the place."""
+    cases: list[Any] = [
         (OSError(errno.EIO, os.strerror(errno.EIO)), el.errors.StoreUnavailableError),
         (OSError("Unable to read (file read failed) [Errno 5]"), el.errors.StoreUnavailableError),
         (pa.ArrowInvalid("Could not read: [errno 24] Too many open files"), el.errors.StoreUnavailableError),
@@ -60,14 +63,12 @@ UNREADABLE = Path("/proc/self/mem")
         (pa.ArrowInvalid("Parquet magic bytes not found in footer"), el.errors.DatasetError),
         (RecursionError("too deep"), el.errors.DatasetError),
         (MemoryError("Unable to allocate 1.00 TiB"), el.errors.DatasetError),
-    ],
-    ids=str,
-)
-def test_errors_are_passing_denied_or_damage(error: Exception, expected: type[Exception]) -> None:
-    """An error of a library becomes one of ours that names the place."""
-    with pytest.raises(expected, match=r"rows\.csv cannot be read") as raised, reading("rows.csv"):
-        raise error
-    assert type(raised.value) is expected
+    ]
+    for error, expected in cases:
+        with case((error, expected)):
+            with pytest.raises(expected, match=r"rows\.csv cannot be read") as raised, reading("rows.csv"):
+                raise error
+            assert type(raised.value) is expected
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
@@ -206,9 +207,9 @@ def rows(**changes: Any) -> pl.DataFrame:
     return pl.DataFrame(table | changes, strict=False)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_empty_sources_are_named(tmp_path: Path) -> None:
+    """Not taken for the working folder, nor for a table that lacks columns."""
+    cases: list[Any] = [
         (lambda folder: [], "The source is an empty list"),
         (lambda folder: {}, "The source is an empty dict"),
         (lambda folder: "", "The source is an empty text"),
@@ -217,44 +218,48 @@ def rows(**changes: Any) -> pl.DataFrame:
         (lambda folder: [folder / "some/a.csv", folder / "zero.csv"], "zero.csv is empty: it has 0 bytes"),
         (lambda folder: str(folder / "some/*.csv"), "some/b.csv is empty: it has 0 bytes"),
         (lambda folder: folder / "none", "none is an empty folder"),
-    ],
-)
-def test_empty_sources_are_named(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
-    """Not taken for the working folder, nor for a table that lacks columns."""
-    (tmp_path / "some").mkdir()
-    (tmp_path / "none").mkdir()
-    rows().write_csv(tmp_path / "some" / "a.csv")
-    for name in ("zero.csv", "some/b.csv"):
-        (tmp_path / name).touch()
-    with pytest.raises(el.errors.DatasetError, match=message):
-        el.import_dataset(make(tmp_path), tmp_path / "store")
-    assert not (tmp_path / "store").exists()
+    ]
+    for here, (make, message) in with_folders(cases, tmp_path):
+        with case((make, message)):
+            (here / "some").mkdir()
+            (here / "none").mkdir()
+            rows().write_csv(here / "some" / "a.csv")
+            for name in ("zero.csv", "some/b.csv"):
+                (here / name).touch()
+            with pytest.raises(el.errors.DatasetError, match=message):
+                el.import_dataset(make(here), here / "store")
+            assert not (here / "store").exists()
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-@pytest.mark.parametrize("integer", [2**53 + 1, -(2**53) - 1, 2**60 + 1, 10**40])
-def test_integers_are_exact_or_refused(tmp_path: Path, suffix: str, integer: int) -> None:
+_INTEGERS_ARE_EXACT_OR_REFUSED: Any = [
+    *itertools.product(["csv", "jsonl"], [2**53 + 1, -(2**53) - 1, 2**60 + 1, 10**40])
+]
+
+
+@pytest.mark.parametrize("cases", some(_INTEGERS_ARE_EXACT_OR_REFUSED))
+def test_integers_are_exact_or_refused(tmp_path: Path, cases: Any) -> None:
     """DuckDB reads a column with fractions as doubles, which hold no other integers beyond 53 bits."""
-    for exact, value in ((False, integer), (True, 2**53), (True, 2**60)):
-        table = rows().to_dicts()
-        for row, given in zip(table, [value, 1.5, 2, 3], strict=True):
-            row["id"] = given
-        path = tmp_path / f"{exact}-{value}.{suffix}"
-        lines = [",".join(table[0])] if suffix == "csv" else []
-        for row in table:
-            lines.append(",".join(map(str, row.values())) if suffix == "csv" else json.dumps(row))
-        path.write_text("\n".join(lines))
-        mapping = {name: name for name in rows().columns} | {"extra": ["id"]}
-        options: Any = {"mapping": mapping, "last_observation": "missing"}
-        if exact:
-            el.import_dataset(path, tmp_path / path.stem, **options)
-            assert el.open(tmp_path / path.stem).steps.collect()["id"][0] == value
-            continue
-        with pytest.raises(
-            el.errors.DatasetError, match=f"{path.stem}.*`id` has the integer {integer}, which would"
-        ):
-            el.import_dataset(path, tmp_path / path.stem, **options)
+    for folder, (suffix, integer) in with_folders(cases, tmp_path):
+        with case((suffix, integer)):
+            for exact, value in ((False, integer), (True, 2**53), (True, 2**60)):
+                table = rows().to_dicts()
+                for row, given in zip(table, [value, 1.5, 2, 3], strict=True):
+                    row["id"] = given
+                path = folder / f"{exact}-{value}.{suffix}"
+                lines = [",".join(table[0])] if suffix == "csv" else []
+                for row in table:
+                    lines.append(",".join(map(str, row.values())) if suffix == "csv" else json.dumps(row))
+                path.write_text("\n".join(lines))
+                mapping = {name: name for name in rows().columns} | {"extra": ["id"]}
+                options: Any = {"mapping": mapping, "last_observation": "missing"}
+                if exact:
+                    el.import_dataset(path, folder / path.stem, **options)
+                    assert el.open(folder / path.stem).steps.collect()["id"][0] == value
+                    continue
+                with pytest.raises(
+                    el.errors.DatasetError, match=f"{path.stem}.*`id` has the integer {integer}, which would"
+                ):
+                    el.import_dataset(path, folder / path.stem, **options)
 
 
 def test_nested_integers_are_exact_or_refused(tmp_path: Path) -> None:

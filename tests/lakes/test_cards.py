@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,9 +21,11 @@ from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
+from effort import some, with_folders
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.charts import html
 from episodelake.readers.charts.html import duration, number
+from episodelake.testing.adapters import case
 from picture_stores import HOSTILE, Page, cartpole, is_harmless, pictures, raw, scores
 from plain_agents import play_parallel, random_policy
 
@@ -206,34 +210,39 @@ def test_the_card_of_a_store_needs_no_steps(store: el.EpisodeStore, tmp_path: Pa
     assert card(el.open(copy)).text == before
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("table", ["episodes", "runs", "steps"])
-@pytest.mark.parametrize("how", ["gone", "cut", "zeros", "other"])
+_A_DAMAGED_FILE_IS_TOLD_AND_THE: Any = [
+    *itertools.product(["episodes", "runs", "steps"], ["gone", "cut", "zeros", "other"])
+]
+
+
+@pytest.mark.parametrize("cases", some(_A_DAMAGED_FILE_IS_TOLD_AND_THE, 4))
 def test_a_damaged_file_is_told_and_the_rest_is_shown(
-    store: el.EpisodeStore, tmp_path: Path, table: str, how: str
+    store: el.EpisodeStore, tmp_path: Path, cases: Any
 ) -> None:
     """However a file is damaged, no card raises; what can be read is shown."""
-    copy = tmp_path / "copy"
-    shutil.copytree(store.path, copy)
-    opened, kept = el.open(copy), el.open(copy)
-    episode = kept[1]
-    for file in (copy / table).glob("*.parquet"):
-        whole = file.read_bytes()
-        if how == "gone":
-            file.unlink()
-        else:
-            file.write_bytes(
-                {"cut": whole[: len(whole) // 2], "zeros": bytes(len(whole)), "other": b"x"}[how]
-            )
-    text = card(opened).text
-    assert "Box(-9.0, 9.0, (2,), float32)" in text
-    assert ("cannot be shown" in text) is (table != "steps")
-    if table != "steps":
-        assert re.search(rf"/{table}/[\w.-]+\.parquet", text)
-    told = card(episode).text
-    assert "position 1" in told or episode.id in told
-    if table == "steps" and how != "gone":
-        assert "0 return" in told or "1 return" in told
+    for folder, (table, how) in with_folders(cases, tmp_path):
+        with case((table, how)):
+            copy = folder / "copy"
+            shutil.copytree(store.path, copy)
+            opened, kept = el.open(copy), el.open(copy)
+            episode = kept[1]
+            for file in (copy / table).glob("*.parquet"):
+                whole = file.read_bytes()
+                if how == "gone":
+                    file.unlink()
+                else:
+                    file.write_bytes(
+                        {"cut": whole[: len(whole) // 2], "zeros": bytes(len(whole)), "other": b"x"}[how]
+                    )
+            text = card(opened).text
+            assert "Box(-9.0, 9.0, (2,), float32)" in text
+            assert ("cannot be shown" in text) is (table != "steps")
+            if table != "steps":
+                assert re.search(rf"/{table}/[\w.-]+\.parquet", text)
+            told = card(episode).text
+            assert "position 1" in told or episode.id in told
+            if table == "steps" and how != "gone":
+                assert "0 return" in told or "1 return" in told
 
 
 def test_whatever_a_store_says_is_text(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
+from episodelake.testing.adapters import case
 from loader_batches import NESTED, random_store
 from waiting import PATIENCE
 
@@ -227,9 +228,9 @@ def test_normalize_by_statistics(store: el.EpisodeStore) -> None:
         el.Normalize.from_stats(stats, "action")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_what_makes_no_sense_is_refused() -> None:
+    """With an error of ours."""
+    cases: list[Any] = [
         lambda: el.Cast("reward", "no dtype"),
         lambda: el.Cast([], "float32"),
         lambda: el.Cast("reward", "datetime64[s]"),
@@ -250,12 +251,10 @@ def test_normalize_by_statistics(store: el.EpisodeStore) -> None:
         lambda: el.Normalize({"reward": (np.zeros(4), 1)})(batch_of(np.random.default_rng(0))),
         lambda: el.Normalize({"reward": (0, np.ones(6))})(batch_of(np.random.default_rng(0))),
         lambda: el.Normalize({"observation.image": (0, np.ones(4))})(batch_of(np.random.default_rng(0))),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make: Any) -> None:
-    """With an error of ours."""
-    with pytest.raises(el.errors.InvalidArgumentError):
-        make()
+    ]
+    for make in cases:
+        with case(make), pytest.raises(el.errors.InvalidArgumentError):
+            make()
 
 
 @pytest.mark.further

@@ -27,7 +27,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
     """The store of single agents, and those of several; a few rows and units are made at a time."""
     with pytest.MonkeyPatch.context() as patch:
         small_row_groups(patch)
-        patch.setattr(step_arrays, "_PART_BYTES", 200)
+        patch.setattr(step_arrays, "_PART_BYTES", 800)
         for module in (feed, stream):
             patch.setattr(module, "_PLANNED", 10)
         yield {

@@ -17,6 +17,7 @@ from episodelake.readers.columns.selection import EpisodeIndex
 from episodelake.readers.loading.orders import Permutation
 from episodelake.readers.loading.units import UnitIndex
 from episodelake.readers.loading.windows import Windows
+from episodelake.testing.adapters import case
 from loader_batches import BOX, places, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -103,9 +104,9 @@ def test_weights_are_met(store: el.EpisodeStore, backwards: bool) -> None:
         assert ((counts[drawn] - mean) ** 2 / mean).sum() < drawn.sum() + 5 * (2 * drawn.sum()) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_what_makes_no_sense_is_refused(store: el.EpisodeStore) -> None:
+    """The error says what was wrong and what there is."""
+    cases: list[Any] = [
         ({"window": 31}, "the longest of 7 has 30"),
         ({"columns": ["observatoin"]}, "There is no column 'observatoin'.*There are: observation, action"),
         ({"weights": pl.col("length") - 5}, "The weight of the episode at position 1 is -4"),
@@ -138,12 +139,10 @@ def test_weights_are_met(store: el.EpisodeStore, backwards: bool) -> None:
         ({"columns": 3}, "expected a list of names"),
         (lambda: {"cache": el.Cache("mmap", folder=5)}, "The cache folder 5 is not a path"),  # pyright: ignore
         ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: Any, text: str) -> None:
-    """The error says what was wrong and what there is."""
-    with pytest.raises(el.EpisodelakeError, match=text):
-        store.loader(**(options() if callable(options) else options))
+    ]
+    for options, text in cases:
+        with case((options, text)), pytest.raises(el.EpisodelakeError, match=text):
+            store.loader(**(options() if callable(options) else options))
 
 
 def test_an_empty_view_is_refused(store: el.EpisodeStore) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import episodelake as el
 from loader_batches import NESTED, places, random_store
-from waiting import PATIENCE
+from waiting import PATIENCE, background_threads, closed_while_a_thread_begins, wait_until
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
 
@@ -82,7 +82,7 @@ def test_an_error_comes_in_its_turn(store: el.EpisodeStore) -> None:
         for batch in loader:
             seen.append(batch)
     assert len(seen) == 3 and loader.state_dict()["position"] == 12
-    assert threads() == []
+    wait_until(lambda: not background_threads(), "the end of the background threads")
     assert places(seen) + places(loader) == places(loader_of(store))
 
 
@@ -96,19 +96,28 @@ def test_the_thread_ends_when_the_iteration_is_left(store: el.EpisodeStore, leav
     if leave == "close":
         iterator.close()  # pyright: ignore[reportAttributeAccessIssue]
     del iterator
-    assert threads() == []
+    wait_until(lambda: not background_threads(), "the end of the background threads")
     if leave == "break":
         for batch in loader:
             seen.append(batch)
             break
-        assert threads() == []
+        wait_until(lambda: not background_threads(), "the end of the background threads")
     if leave == "error":
         with pytest.raises(KeyError):
             for batch in loader:
                 seen.append(batch)
                 raise KeyError
-        assert threads() == []
+        wait_until(lambda: not background_threads(), "the end of the background threads")
     assert places(seen) + places(loader) == places(loader_of(store))
+
+
+@pytest.mark.parametrize("cache", ["memory", "stream"])
+def test_an_iteration_is_closed_while_a_thread_begins(store: el.EpisodeStore, cache: Any) -> None:
+    """The collector may close abandoned batches inside the lock with which threads begin and end."""
+    batches = iter(loader_of(store, prefetch=0 if cache == "stream" else 2, cache=cache))
+    next(batches)
+    closed_while_a_thread_begins(batches)
+    wait_until(lambda: not background_threads(), "the end of the background threads")
 
 
 def test_a_loader_that_is_moved_forgets_what_was_made_ahead(store: el.EpisodeStore) -> None:
@@ -120,7 +129,7 @@ def test_a_loader_that_is_moved_forgets_what_was_made_ahead(store: el.EpisodeSto
     loader.load_state_dict(beginning)
     with pytest.raises(el.errors.LoaderStateError, match="was moved"):
         next(iterator)
-    assert threads() == []
+    wait_until(lambda: not background_threads(), "the end of the background threads")
     assert places(loader) == places(loader_of(store))
 
 

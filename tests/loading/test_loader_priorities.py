@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.priorities import SumTree
+from episodelake.testing.adapters import case
 from loader_batches import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -143,9 +144,9 @@ def test_the_last_of_duplicates_counts(store: el.EpisodeStore) -> None:
         next(iter(loader))
 
 
-@pytest.mark.parametrize(
-    ("units", "priorities", "text"),
-    [
+def test_an_update_that_makes_no_sense_changes_nothing(store: el.EpisodeStore) -> None:
+    """The error says which unit, and every priority is what it was."""
+    cases: list[Any] = [
         ([0, 1], [1.0, np.nan], r"priority of unit 1 \(number 1 of 2\) is nan"),
         ([0, 1], [1.0, np.inf], "is inf"),
         ([0, 5], [0.5, -0.1], "priority of unit 5.* is -0.1"),
@@ -157,18 +158,15 @@ def test_the_last_of_duplicates_counts(store: el.EpisodeStore) -> None:
         ([True], [1.0], "expected whole numbers"),
         ([1], ["high"], "expected one number"),
         ([1, [2]], [1.0, 1.0], "units cannot be read as a numpy array"),
-    ],
-)
-def test_an_update_that_makes_no_sense_changes_nothing(
-    store: el.EpisodeStore, units: Any, priorities: Any, text: str
-) -> None:
-    """The error says which unit, and every priority is what it was."""
-    loader = store.loader(8, columns=KEYS, weights=el.Prioritized())
-    assert isinstance(loader, el.types.PrioritizedLoader)
-    before = loader.state_dict()
-    with pytest.raises(el.errors.InvalidArgumentError, match=text):
-        loader.update_priorities(units, priorities)
-    assert loader.state_dict() == before
+    ]
+    for units, priorities, text in cases:
+        with case((units, priorities, text)):
+            loader = store.loader(8, columns=KEYS, weights=el.Prioritized())
+            assert isinstance(loader, el.types.PrioritizedLoader)
+            before = loader.state_dict()
+            with pytest.raises(el.errors.InvalidArgumentError, match=text):
+                loader.update_priorities(units, priorities)
+            assert loader.state_dict() == before
 
 
 @pytest.mark.parametrize(

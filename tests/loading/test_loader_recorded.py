@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import with_folders
+from episodelake.testing.adapters import case
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
 
@@ -111,14 +113,13 @@ CASES: dict[str, tuple[str, Callable[[Any], str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_batches_are_those_of_the_former_spelling(
-    store: el.EpisodeStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_those_of_the_former_spelling(store: el.EpisodeStore, tmp_path: Path) -> None:
     """For the same seeds: each digest was computed by the version before, with its keywords."""
-    monkeypatch.chdir(tmp_path)
-    expected, digest_of, arguments = CASES[name]
-    assert digest_of(store.loader(**{"batch_size": 8, **arguments})) == expected
+    for folder, name in with_folders(CASES, tmp_path):
+        with case(name), pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.chdir(folder)
+            expected, digest_of, arguments = CASES[name]
+            assert digest_of(store.loader(**{"batch_size": 8, **arguments})) == expected
 
 
 def test_mixtures_are_those_of_the_former_spelling(store: el.EpisodeStore) -> None:

@@ -24,11 +24,12 @@ from loader_batches import (
     PLACES,
     all_places,
     assert_identical,
+    flat,
     places,
     segmented_store,
     small_row_groups,
 )
-from waiting import PATIENCE, background_threads
+from waiting import PATIENCE, background_threads, wait_until
 
 #: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
 _ROW = 2 * 16
@@ -127,10 +128,10 @@ def test_threads_end_with_the_iteration() -> None:
     next(batches)
     assert not no_threads()
     del batches
-    assert no_threads()
+    wait_until(lambda: not background_threads(), "the end of the background threads")
     for _ in loader:
         pass
-    assert no_threads()
+    wait_until(lambda: not background_threads(), "the end of the background threads")
 
 
 def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +147,8 @@ def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: 
     with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         for _ in loader:
             found += 1
-    assert 0 < found < len(loader) and no_threads()
+    assert 0 < found < len(loader)
+    wait_until(lambda: not background_threads(), "the end of the background threads")
 
 
 def test_states_of_streams_and_other_caches() -> None:
@@ -183,6 +185,76 @@ def test_a_store_in_memory_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert_identical(store.loader(5, **options), store.loader(5, columns=options["columns"]))
     assert sorted(places(store.loader(5, shuffle=True, **options))) == all_places(store)
+
+
+@pytest.mark.parametrize(
+    ("units", "columns"),
+    [
+        (None, [*PLACES, "observation", "next_observation", "truncated", "end_reason", "info.x"]),
+        (el.NSteps(3), [*PLACES, "reward", "next_observation", "discount", "truncated"]),
+        (el.Windows(4, stride=3, pad="left", burn_in=2), [*PLACES, "observation", "action", "mask"]),
+        (el.Deltas({"observation": [-2, 0, 3], "action": [1]}), [*PLACES, "observation", "action"]),
+    ],
+)
+def test_long_episodes_are_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: el.Units | None, columns: list[str]
+) -> None:
+    """Episodes that fill the buffer are read in parts: a batch has units of several, with the same values."""
+    small_row_groups(monkeypatch, 50)
+    store = segmented_store(tmp_path / "store", [90, 120, 30, 150, 80, 60], BOX, per_segment=2)
+    row = store.loader(1, columns=columns, units=units).nbytes // (6 + 530) + 4
+    options: dict[str, Any] = {"columns": columns, "units": units}
+
+    def streamed(**more: Any) -> el.Loader:
+        cache = el.Cache("stream", buffer_bytes=2 * 100 * row)
+        return store.loader(16, shuffle=True, seed=3, cache=cache, **options, **more)
+
+    loader = streamed()
+    batches = list(loader)
+    assert np.mean([len(np.unique(batch["episode"])) for batch in batches]) > 2.5
+    order = loader._feed.order  # pyright: ignore
+    assert max(order.blocks.rows[group.blocks].sum() for group in order.groups(0)) <= order.group_rows
+    expected = in_order(store.loader(16, **options))
+    assert in_order(batches) == expected
+    shards = [batch for rank in (0, 1, 2) for batch in streamed(shard=el.Shard(rank, 3, uneven="drop"))]
+    assert set(in_order(shards)) <= set(expected) and len(in_order(shards)) == len(expected) // 3 * 3
+
+    resumed, next_epoch = streamed(), list(loader)
+    for _ in zip(range(5), resumed, strict=False):
+        pass
+    state = resumed.state_dict()
+    again = streamed()
+    again.load_state_dict(state)
+    assert_identical(again, batches[5:])
+    assert_identical(again, next_epoch)
+
+
+def test_states_of_whole_episodes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that was saved before episodes were read in parts resumes the order of whole episodes."""
+    small_row_groups(monkeypatch, 50)
+    store = segmented_store(tmp_path / "store", [90, 120, 30, 150, 80, 60], BOX, per_segment=2)
+    loader = stream(store, 16, 100 * _ROW)
+    state = loader.state_dict()
+    mixed = places(loader)
+    loader.load_state_dict({key: value for key, value in state.items() if key != "parts"})
+    earlier = places(loader)
+    assert earlier[:4] == WHOLE and sorted(earlier) == sorted(mixed) == all_places(store)
+    assert "parts" not in loader.state_dict()
+    loader.load_state_dict(state)
+    assert places(loader) == mixed != earlier
+
+
+WHOLE = [(2, 0), (2, 15), (2, 8), (2, 23)]
+
+
+def in_order(batches: Any) -> list[tuple[bytes, ...]]:
+    """The bytes of each unit of some batches, sorted by their place in the store."""
+    units = [
+        tuple(np.ascontiguousarray(array[number]).tobytes() for _, array in flat(batch))
+        for batch in batches
+        for number in range(len(batch["episode"]))
+    ]
+    return sorted(units)
 
 
 @pytest.mark.further

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from fractions import Fraction
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from episodelake.readers.loading.mixing import Shares, normalized
+from episodelake.testing.adapters import case
 from loader_batches import BOX, random_store
 
 KEYS = ["episode", "t", "reward"]
@@ -293,31 +295,32 @@ class CountedFeed:
         return {}
 
 
-@pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
-@pytest.mark.parametrize("kind", [{}, {"units": el.Episodes(), "columns": ["episode", "t", "reward"]}])
-@pytest.mark.parametrize("streams", [False, True])
-def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams: bool) -> None:
+def test_taking_units(stores: Stores) -> None:
     """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
-    cache = el.Cache("stream", buffer_bytes=1000) if streams else el.Cache()
-    options: Any = {"columns": ["episode"], "shuffle": True, "shard": shard, "cache": cache, **kind}
-    plain, taking, resumed = (stores[0].loader(4, **options) for _ in range(3))
-    expected = [unit for _ in range(4) for batch in plain for unit in batch["episode"].tolist()]
-    feed: Any = CountedFeed(taking._feed)
-    taking._feed = feed
-    found: list[int] = []
-    while len(found) < len(expected):
-        count = min(len(found) + 1, len(expected) - len(found))
-        resumed.load_state_dict(taking.state_dict())
-        batch, other = taking.take(count), resumed.take(count)
-        found += batch["episode"].tolist()
-        for key in batch:
-            size = min(batch[key].shape[-1], other[key].shape[-1])
-            np.testing.assert_array_equal(batch[key][..., :size], other[key][..., :size])
-    assert found == expected
-    assert feed.begun <= 5
-    taking.set_epoch(1)
-    resumed.set_epoch(1)
-    assert taking.take(3)["episode"].tolist() == resumed.take(3)["episode"].tolist()
+    for shard, kind, streams in itertools.product(
+        [(0, 1), (1, 3)], [{}, {"units": el.Episodes(), "columns": ["episode", "t", "reward"]}], [False, True]
+    ):
+        with case((shard, kind, streams)):
+            cache = el.Cache("stream", buffer_bytes=1000) if streams else el.Cache()
+            options: Any = {"columns": ["episode"], "shuffle": True, "shard": shard, "cache": cache, **kind}
+            plain, taking, resumed = (stores[0].loader(4, **options) for _ in range(3))
+            expected = [unit for _ in range(4) for batch in plain for unit in batch["episode"].tolist()]
+            feed: Any = CountedFeed(taking._feed)
+            taking._feed = feed
+            found: list[int] = []
+            while len(found) < len(expected):
+                count = min(len(found) + 1, len(expected) - len(found))
+                resumed.load_state_dict(taking.state_dict())
+                batch, other = taking.take(count), resumed.take(count)
+                found += batch["episode"].tolist()
+                for key in batch:
+                    size = min(batch[key].shape[-1], other[key].shape[-1])
+                    np.testing.assert_array_equal(batch[key][..., :size], other[key][..., :size])
+            assert found == expected
+            assert feed.begun <= 5
+            taking.set_epoch(1)
+            resumed.set_epoch(1)
+            assert taking.take(3)["episode"].tolist() == resumed.take(3)["episode"].tolist()
 
 
 def test_nothing_to_take(stores: Stores) -> None:

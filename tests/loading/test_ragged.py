@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +10,15 @@ import duckdb
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from effort import examples
 from episodelake.readers.columns.ragged import gather_ranges, range_positions
-from episodelake.readers.columns.tree import leaves
 from episodelake.readers.loading.stream import StreamFeed
+from episodelake.testing.adapters import case
 from episodelake.types import Ragged
 from plain_loader import at
-from waiting import PATIENCE
 
 
 @given(st.data())
@@ -153,9 +146,9 @@ def test_rows_become_arrow_lists_of_the_same_memory() -> None:
     assert empty.to_pylist() == [[], []]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_what_makes_no_sense_is_refused() -> None:
+    """With what was expected."""
+    cases: list[Any] = [
         (lambda: Ragged(np.arange(3), np.array([0, 2])), "do not cut 3 values"),
         (lambda: Ragged(np.arange(3), np.array([0, 2, 1, 3])), "ascending"),
         (lambda: Ragged(np.arange(3), np.array([0.0, 3.0])), "expected integers"),
@@ -166,12 +159,10 @@ def test_rows_become_arrow_lists_of_the_same_memory() -> None:
         (lambda: el.Output("torch", ragged="jagged"), r"ragged='jagged': expected 'nested' or 'padded'"),
         (lambda: el.Output("numpy", ragged="nested"), r"expected 'padded' with 'numpy'"),
         (lambda: el.Output("torch", ragged=0), "ragged=0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make: Callable[[], Any], message: str) -> None:
-    """With what was expected."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        make()
+    ]
+    for make, message in cases:
+        with case((make, message)), pytest.raises(el.errors.InvalidArgumentError, match=message):
+            make()
 
 
 # Loaders
@@ -190,44 +181,6 @@ def test_texts_are_those_of_the_episodes(store: el.EpisodeStore) -> None:
 def at_all(episode: Any) -> list[Any]:
     """The observations of an episode's transitions."""
     return [at(episode.observations, t) for t in range(episode.length)]
-
-
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=5),
-    st.integers(0, 99),
-    st.sampled_from(["memory", "mmap", "stream"]),
-    st.booleans(),
-)
-@settings(max_examples=examples(25))
-def test_transitions_are_those_of_a_loop(lengths: list[int], seed: int, cache: Any, shuffle: bool) -> None:
-    """Of any episodes, from any cache; rows may be empty, and so may all of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = ragged_store(f"{folder}/store", lengths, seed)
-        if cache == "mmap":
-            cache = el.Cache("mmap", folder=f"{folder}/cache")
-        columns = ["observation", "action", "next_observation", "episode", "t", "info.hits", "info.boxes"]
-        columns.append("info.boxes_present")
-        for batch in store.loader(3, columns=columns, cache=cache, shuffle=shuffle):
-            for place, (number, t) in enumerate(zip(batch["episode"], batch["t"], strict=True)):
-                episode = store[int(number)]
-                for key, step in (("observation", t), ("next_observation", t + 1)):
-                    seen, row = at(episode.observations, step), batch[key]
-                    assert np.array_equal(row["number"][place], seen["number"])
-                    assert row["words"][place].tolist() == np.reshape(seen["words"], (-1, 2)).tolist()
-                    deep = [list(map(int, each)) for each in seen["deep"]]
-                    assert [each.tolist() for each in row["deep"][place]] == deep
-                    assert row["said"].texts()[place] == seen["said"]
-                action = np.reshape(episode.actions[t], (-1, 2))
-                assert batch["action"][place].tolist() == action.tolist()
-                hits = episode.infos[t].get("hits", ())
-                if isinstance(batch["info.hits"], Ragged):  # else all are of one length
-                    assert batch["info.hits"][place].tolist() == list(hits)
-                boxes = episode.infos[t].get("boxes")
-                assert batch["info.boxes_present"][place] == (boxes is not None)
-                if isinstance(batch["info.boxes"], Ragged):
-                    row = batch["info.boxes"][place]
-                    assert row.dtype == np.float32 and row.shape[1:] == (2, 3)
-                    assert row.tolist() == ([] if boxes is None else boxes.tolist())
 
 
 def test_batches_have_what_duckdb_reads_in_the_files(store: el.EpisodeStore) -> None:
@@ -305,31 +258,6 @@ def test_mixtures(store: el.EpisodeStore, tmp_path: Path) -> None:
     plain = store.loader(columns=["reward"]), other.loader(columns=["action"])
     with pytest.raises(el.errors.InvalidArgumentError, match="different batches"):
         next(iter(el.mix([(loader, 0.5) for loader in plain], 4)))
-
-
-def test_another_process_has_the_same_batches(store: el.EpisodeStore, tmp_path: Path) -> None:
-    """It maps the files of the first one, and continues from its state."""
-    cache = el.Cache("mmap", folder=tmp_path / "cache")
-    loader = store.loader(4, shuffle=True, seed=3, cache=cache)
-    next(iter(loader))
-    files = sorted((tmp_path / "cache").iterdir())
-    program = (
-        "import sys, json, pickle, episodelake as el; "
-        "cache = el.Cache('mmap', folder=sys.argv[2]); "
-        "loader = el.open(sys.argv[1]).loader(4, shuffle=True, seed=3, cache=cache); "
-        "loader.load_state_dict(json.loads(sys.argv[3])); sys.stdout.buffer.write(pickle.dumps(list(loader)))"
-    )
-    arguments = [str(store.path), str(tmp_path / "cache"), json.dumps(loader.state_dict())]
-    made = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, check=True, timeout=PATIENCE
-    )
-    theirs = pickle.loads(made.stdout)
-    assert len(theirs) == len(loader) - 1
-    for one, other in zip(theirs, loader, strict=True):
-        for key in one:
-            for (_, leaf), (_, own) in zip(leaves(one[key]), leaves(other[key]), strict=True):
-                assert pickle.dumps(leaf) == pickle.dumps(own), key
-    assert sorted((tmp_path / "cache").iterdir()) == files
 
 
 def test_episodes_are_unpadded(store: el.EpisodeStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -18,6 +19,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
+from effort import with_folders
+from episodelake.testing.adapters import case
 from pools import Pool
 from waiting import PATIENCE
 
@@ -163,28 +166,28 @@ def _play(env: gymnasium.Env, plain: Plain, steps: int, cut_every: int = 0) -> N
             plain.reset(env.reset()[0])
 
 
-@pytest.mark.parametrize("capacity", [1, 5, 23, 200])
-@pytest.mark.parametrize("at_once", [1, 17])
-def test_steps_can_be_sampled_at_once(tmp_path: Path, capacity: int, at_once: int) -> None:
+def test_steps_can_be_sampled_at_once(tmp_path: Path) -> None:
     """At any moment a buffer has the newest transitions, their spans and sequences, as plain lists have."""
-    store, plain = _store(tmp_path / "store"), Plain(capacity)
-    buffer = store.replay_buffer(capacity)
-    scripted = Scripted(lengths=(4, 1, 7, 2, 30))
-    with store.record(scripted, buffer=buffer) as env:
-        for part in range(8):
-            _play(env, plain, at_once, cut_every=11)
-            plain_before = plain.episodes[-1]
-            assert not plain_before or len(plain_before) <= 30
-            assert len(buffer) == len(plain.newest)
-            env.reset()  # Ends the episode in hand, so that it counts as truncated.
-            plain.reset(np.zeros(3))
-            plain.episodes.pop()
-            scripted.episode -= 1
-            assert _sampled(buffer) == plain.transitions(), part
-            assert _sampled_spans(buffer, 3, 0.9) == plain.spans(3, 0.9)
-            expected = plain.sequences(4)
-            if expected:
-                assert _sampled_sequences(buffer, 4) == expected
+    for folder, (capacity, at_once) in with_folders(itertools.product([1, 5, 23, 200], [1, 17]), tmp_path):
+        with case((capacity, at_once)):
+            store, plain = _store(folder / "store"), Plain(capacity)
+            buffer = store.replay_buffer(capacity)
+            scripted = Scripted(lengths=(4, 1, 7, 2, 30))
+            with store.record(scripted, buffer=buffer) as env:
+                for part in range(8):
+                    _play(env, plain, at_once, cut_every=11)
+                    plain_before = plain.episodes[-1]
+                    assert not plain_before or len(plain_before) <= 30
+                    assert len(buffer) == len(plain.newest)
+                    env.reset()  # Ends the episode in hand, so that it counts as truncated.
+                    plain.reset(np.zeros(3))
+                    plain.episodes.pop()
+                    scripted.episode -= 1
+                    assert _sampled(buffer) == plain.transitions(), part
+                    assert _sampled_spans(buffer, 3, 0.9) == plain.spans(3, 0.9)
+                    expected = plain.sequences(4)
+                    if expected:
+                        assert _sampled_sequences(buffer, 4) == expected
 
 
 def test_a_running_episode_is_not_truncated(tmp_path: Path) -> None:

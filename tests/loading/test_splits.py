@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 from maintenance_stores import assert_faces_agree, awkward_store, contents, ids_of
 from real_environments import NUMBERED_SPACES, numbered_store, write_numbered
 
@@ -150,15 +152,16 @@ BAD: dict[str, Any] = {
 }
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_shares(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("cases", some(BAD, 4))
+def test_bad_shares(tmp_path: Path, cases: Any) -> None:
     """Shares that are none change nothing."""
-    store = numbered_store(tmp_path / "store", [2, 3])
-    version = store.version
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.split(BAD[kind])
-    assert el.open(store.path).version == version
+    for folder, kind in with_folders(cases, tmp_path):
+        with case(kind):
+            store = numbered_store(folder / "store", [2, 3])
+            version = store.version
+            with pytest.raises(el.errors.InvalidArgumentError):
+                store.split(BAD[kind])
+            assert el.open(store.path).version == version
 
 
 def test_sizes_are_exact(many: el.EpisodeStore) -> None:

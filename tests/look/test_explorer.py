@@ -5,9 +5,12 @@ import functools
 import io
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -656,18 +659,23 @@ def test_figures_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
 
 
 def test_rows_of_runs() -> None:
-    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes."""
+    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes. Those
+    that the recorder ended are left out, but for runs without others.
+    """
     random = np.random.default_rng(4)
-    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100
+    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100 + ["e"] * 40
     random.shuffle(runs)
     returns = random.normal(size=len(runs))
     returns[np.flatnonzero(np.array(runs) == "c")] = np.nan
     returns[np.flatnonzero(np.array(runs) == "a")[-1]] = np.inf
+    ends = np.array(["terminated", "truncated", "cut", "interrupted"])[random.integers(0, 4, len(runs))]
+    ends[np.array(runs) == "b"] = "cut"
     moments = pl.Series(range(len(runs)), dtype=pl.Datetime("us", "UTC"))
     frame = pl.DataFrame(
         {
             "run_id": runs,
             "episode_return": returns,
+            "end_reason": ends,
             "started_at": moments,
             "ended_at": moments,
         }
@@ -675,10 +683,12 @@ def test_rows_of_runs() -> None:
     found = {each.run_id: each for each in run_facts(frame)}
     assert [*found] == sorted(set(runs), key=runs.index, reverse=True)
     for name, each in found.items():
-        own = [value for run, value in zip(runs, returns, strict=True) if run == name]
+        whole = [(value, end) for run, value, end in zip(runs, returns, ends, strict=True) if run == name]
+        own = [value for value, end in whole if end not in ("cut", "interrupted")]
+        own = own or [value for value, _ in whole]
         finite = [value for value in own if np.isfinite(value)]
         late = [value for value in own[-max(1, len(own) // 10) :] if np.isfinite(value)]
-        assert each.episodes == len(own) and each.best == (max(finite) if finite else None)
+        assert each.episodes == len(whole) and each.best == (max(finite) if finite else None)
         assert each.final == (pytest.approx(np.mean(late)) if late else None)
         places: dict[int, list[float]] = {}
         for at, value in enumerate(own):
@@ -857,11 +867,60 @@ def test_labels_are_batched_and_none_is_lost(tmp_path: Path, capsys: pytest.Capt
     shutil.move(store.path, tmp_path / "away")
     queue.add({(ids[1],): {"note": "later"}})
     queue.close()
-    (left,) = tmp_path.glob("labels-*.parquet")
+    (left,) = tmp_path.glob(".labels-*.jsonl")
     assert str(left) in capsys.readouterr().err
-    found = el.open(tmp_path / "away")
-    found.annotate(pl.read_parquet(left))
-    assert found[ids[1]].annotations["note"] == "later"
+    shutil.move(tmp_path / "away", store.path)
+    queue = LabelQueue(store, tmp_path)
+    queue.close()
+    assert el.open(store.path)[ids[1]].annotations["note"] == "later"
+    assert not [*tmp_path.glob(".labels-*")]
+
+
+KILLED = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+import numpy as np
+import episodelake as el
+from episodelake.explorer import labels
+
+labels._FIRST = 3600.0
+store = el.open(sys.argv[1])
+ids = store.episodes.collect()["episode_id"].to_list()
+queue = labels.LabelQueue(store, Path(sys.argv[2]))
+for each in ids:
+    queue.add({(each,): {"good": True, "labelled_at": datetime(2026, 1, 2, tzinfo=UTC)}})
+queue.add({(ids[0],): {"good": None}, (ids[1], 2): {"фаза": "захват", "held": np.True_}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_command_loses_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes over what waited, also before a cut line, but nothing of a command that lives."""
+    monkeypatch.setattr("episodelake.explorer.labels._FIRST", 3600.0)
+    store, ids = labelled_store(tmp_path / "store")
+    live = LabelQueue(store, tmp_path)
+    live.add({(ids[39],): {"note": "of the other"}})
+    subprocess.run([sys.executable, "-c", KILLED, store.path, tmp_path], timeout=PATIENCE)
+    assert el.open(store.path).version == store.version
+    left = {*tmp_path.glob(".labels-*.jsonl")}
+    assert len(left) == 2
+    for each in left:
+        with each.open("a") as file:
+            file.write('[["ru')
+    queue = LabelQueue(store, tmp_path)
+    assert queue.waiting == 41
+    queue.close()
+    found = el.open(store.path)
+    assert found.episodes.collect()["good"].to_list() == [None] + [True] * 39
+    assert found[3].annotations["labelled_at"] == datetime(2026, 1, 2, tzinfo=UTC)
+    assert [[*found[1].step_annotations[name]][:3] for name in ("фаза", "held")] == [
+        [None, None, "захват"],
+        [None, None, True],
+    ]
+    live.close()
+    assert el.open(store.path)[39].annotations["note"] == "of the other"
+    assert not [*tmp_path.glob(".labels-*")]
 
 
 def test_declarations_of_labels(tmp_path: Path) -> None:

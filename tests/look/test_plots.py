@@ -520,6 +520,8 @@ def test_many_numbers_are_a_heat_map(tmp_path: Path) -> None:
     assert sorted({row["signal"] for row in lines}) == ["observation[10]", "observation[8]", "observation[9]"]
     titles = [panel["encoding"]["y"]["title"] for panel in chosen.to_dict()["vconcat"]]
     assert titles == ["joint 8", "joint 9", "joint 10"]
+    overlaid = store.plot.overlay(["observation[8]"]).to_dict()
+    assert '"title": "observation joint 8"' in json.dumps(overlaid)
     with pytest.raises(el.errors.InvalidArgumentError, match=r"has no signal 'observation\[12\]'"):
         episode.plot(["observation[12]"])
 

@@ -47,7 +47,7 @@ def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) 
     assert sick.health().summary in page.text
     assert {"svg", "h1"} <= set(page.tags) and page.tags.count("h1") == 1
     assert ("lang", "en") in page.attributes
-    assert "Return of each episode by run" in page.text and "cannot be shown" not in page.text
+    assert "Return over training by run" in page.text and "cannot be shown" not in page.text
 
 
 def test_a_site_has_a_page_for_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

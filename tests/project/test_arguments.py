@@ -19,6 +19,8 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
+from effort import some
+from episodelake.testing.adapters import case
 from nasty_environments import SmallEnv
 
 COUNT, NUMBER, FLAG, CHOICE = "count", "number", "flag", "choice"
@@ -295,21 +297,22 @@ def good_values(kind: str, good: Any) -> list[Any]:
     return [good, np.str_(good)] if isinstance(good, str) else [good]
 
 
-@pytest.mark.sample(45)
-@pytest.mark.parametrize("argument", ARGUMENTS, ids=[argument[0] for argument in ARGUMENTS])
-def test_arguments_are_checked(argument: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("cases", some(ARGUMENTS, 45))
+def test_arguments_are_checked(cases: Any) -> None:
     """Scalars of numpy are taken like Python's, and nonsense is the documented error."""
-    name, call, kind, good, *optional = argument
-    for value in good_values(kind, good):
-        call(value)
-    for value in NONSENSE[kind]:
-        if value is None and optional:
-            continue
-        try:
-            call(value)
-        except (el.errors.InvalidArgumentError, el.errors.VersionNotFoundError):
-            continue
-        raise AssertionError(f"{name} takes {value!r}")
+    for argument in cases:
+        with case(argument):
+            name, call, kind, good, *optional = argument
+            for value in good_values(kind, good):
+                call(value)
+            for value in NONSENSE[kind]:
+                if value is None and optional:
+                    continue
+                try:
+                    call(value)
+                except (el.errors.InvalidArgumentError, el.errors.VersionNotFoundError):
+                    continue
+                raise AssertionError(f"{name} takes {value!r}")
 
 
 def fresh(name: str) -> Path:
@@ -345,12 +348,13 @@ IDLE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), IDLE)
-def test_options_without_effect_are_refused(message: str, call: Any) -> None:
+def test_options_without_effect_are_refused() -> None:
     """An option that a call has no use for raises, before anything is written."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        call()
-    assert not any(root.glob("idle*"))
+    for message, call in IDLE:
+        with case((message, call)):
+            with pytest.raises(el.errors.InvalidArgumentError, match=message):
+                call()
+            assert not any(root.glob("idle*"))
 
 
 def test_workers_of_torch_are_needed_for_their_options() -> None:

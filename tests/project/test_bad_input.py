@@ -28,6 +28,8 @@ from gymnasium.vector import VectorEnv
 import episodelake as el
 import independent_journal
 from agent_environments import Comings, Turns
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 from nasty_environments import (
     Nested,
     Rollout,
@@ -185,42 +187,54 @@ def answer(store: el.EpisodeStore, **says: Any) -> None:
         take_two(recorder)
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("given", NO_FLAGS, ids=repr)
-@pytest.mark.parametrize("name", ["terminated", "truncated"])
-@pytest.mark.parametrize("way", [append, write, record, record_batches, answer])
-def test_what_is_no_flag_is_refused(tmp_path: Path, way: Callable[..., None], name: str, given: Any) -> None:
+_WHAT_IS_NO_FLAG_IS_REFUSED: Any = [
+    *itertools.product(NO_FLAGS, ["terminated", "truncated"], [append, write, record, record_batches, answer])
+]
+
+
+@pytest.mark.parametrize("cases", some(_WHAT_IS_NO_FLAG_IS_REFUSED))
+def test_what_is_no_flag_is_refused(tmp_path: Path, cases: Any) -> None:
     """A flag is a boolean, or 0 or 1: nothing else becomes True or False, on any way in."""
-    store = new_store(tmp_path, SmallEnv())
-    if way is write:
-        name = {"terminated": "terminations", "truncated": "truncations"}[name]
-    if way in (write, record_batches) and np.ndim(given):
-        given = [0.5, 0]
-    if way is record_batches and np.ndim(given) == 0:
-        given = [given, given]
-    refused = pytest.raises(
-        (el.errors.SpaceMismatchError, el.errors.InvalidArgumentError), match=r"expected (True or|bool)|mask"
-    )
-    with refused:
-        way(store, **{name: given})
-    assert all(episode.length == 1 for episode in store.refresh())
+    for folder, (given, name, way) in with_folders(cases, tmp_path):
+        with case((given, name, way)):
+            store = new_store(folder, SmallEnv())
+            if way is write:
+                name = {"terminated": "terminations", "truncated": "truncations"}[name]
+            if way in (write, record_batches) and np.ndim(given):
+                given = [0.5, 0]
+            if way is record_batches and np.ndim(given) == 0:
+                given = [given, given]
+            refused = pytest.raises(
+                (el.errors.SpaceMismatchError, el.errors.InvalidArgumentError),
+                match=r"expected (True or|bool)|mask",
+            )
+            with refused:
+                way(store, **{name: given})
+            assert all(episode.length == 1 for episode in store.refresh())
 
 
-@pytest.mark.parametrize(
-    "given", [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), np.array(1), np.array([True])]
-)
-@pytest.mark.parametrize("way", [append, record])
-def test_one_and_zero_are_flags(tmp_path: Path, way: Callable[..., None], given: Any) -> None:
+def test_one_and_zero_are_flags(tmp_path: Path) -> None:
     """Whatever type of number says it, 1 is a flag that is set."""
-    store = new_store(tmp_path, SmallEnv())
-    way(store, terminated=given, truncated=given.dtype.type(0) if isinstance(given, np.generic) else 0)
-    (episode,) = store.refresh()
-    assert episode.terminations.tolist() == [False, True] and not episode.truncations.any()
+    for number, (given, way) in enumerate(
+        itertools.product(
+            [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), np.array(1), np.array([True])],
+            [append, record],
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with case((given, way)):
+            store = new_store(folder, SmallEnv())
+            way(
+                store, terminated=given, truncated=given.dtype.type(0) if isinstance(given, np.generic) else 0
+            )
+            (episode,) = store.refresh()
+            assert episode.terminations.tolist() == [False, True] and not episode.truncations.any()
 
 
-@pytest.mark.parametrize(
-    ("way", "says"),
-    [
+def test_masked_arrays_are_refused(tmp_path: Path) -> None:
+    """No column keeps a mask, so an array with a masked element is refused on every way in."""
+    cases: list[Any] = [
         (append, {"observation": HIDDEN}),
         (append, {"observation": list(HIDDEN)}),
         (append, {"action": HIDDEN_PUSH}),
@@ -246,14 +260,15 @@ def test_one_and_zero_are_flags(tmp_path: Path, way: Callable[..., None], given:
         (record_batches, {"info": {"m": [HIDDEN, SEEN], "deep": {"m": HIDDEN_PUSH}}}),
         (answer, {"observation": HIDDEN}),
         (answer, {"extra": {"m": HIDDEN}}),
-    ],
-)
-def test_masked_arrays_are_refused(tmp_path: Path, way: Callable[..., None], says: dict[str, Any]) -> None:
-    """No column keeps a mask, so an array with a masked element is refused on every way in."""
-    store = new_store(tmp_path, SmallEnv())
-    with pytest.raises(el.errors.SpaceMismatchError, match=r"masked array with [123] masked elements"):
-        way(store, **says)
-    assert all(episode.length == 1 for episode in store.refresh())
+    ]
+    for folder, (way, says) in with_folders(cases, tmp_path):
+        with case((way, says)):
+            store = new_store(folder, SmallEnv())
+            with pytest.raises(
+                el.errors.SpaceMismatchError, match=r"masked array with [123] masked elements"
+            ):
+                way(store, **says)
+            assert all(episode.length == 1 for episode in store.refresh())
 
 
 def test_arrays_without_a_masked_element_are_arrays(tmp_path: Path) -> None:
@@ -268,42 +283,43 @@ def test_arrays_without_a_masked_element_are_arrays(tmp_path: Path) -> None:
 # Wrong values while recording
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize(
-    ("what", "wrong"),
-    [
-        ("observation", np.zeros(4, np.float32)),
-        ("observation", np.zeros((1, 3), np.float32)),
-        ("observation", np.zeros(3, np.float64)),
-        ("observation", np.zeros(3, np.int64)),
-        ("observation", np.array(["a", "b", "c"])),
-        ("observation", np.array([None] * 3)),
-        ("observation", None),
-        ("observation", "abc"),
-        ("observation", {"a": 1}),
-        ("observation", [1.0, 2.0]),
-        ("reward", None),
-        ("reward", "1"),
-        ("reward", np.zeros((1, 1))),
-        ("reward", np.zeros(2)),
-        ("reward", 1j),
-        ("reward", 10**400),
-        ("reward", [1.0]),
-    ],
-)
-def test_what_the_environment_gives_must_fit(tmp_path: Path, what: str, wrong: Any) -> None:
+_WHAT_THE_ENVIRONMENT_GIVES_MUS: Any = [
+    ("observation", np.zeros(4, np.float32)),
+    ("observation", np.zeros((1, 3), np.float32)),
+    ("observation", np.zeros(3, np.float64)),
+    ("observation", np.zeros(3, np.int64)),
+    ("observation", np.array(["a", "b", "c"])),
+    ("observation", np.array([None] * 3)),
+    ("observation", None),
+    ("observation", "abc"),
+    ("observation", {"a": 1}),
+    ("observation", [1.0, 2.0]),
+    ("reward", None),
+    ("reward", "1"),
+    ("reward", np.zeros((1, 1))),
+    ("reward", np.zeros(2)),
+    ("reward", 1j),
+    ("reward", 10**400),
+    ("reward", [1.0]),
+]
+
+
+@pytest.mark.parametrize("cases", some(_WHAT_THE_ENVIRONMENT_GIVES_MUS, 6))
+def test_what_the_environment_gives_must_fit(tmp_path: Path, cases: Any) -> None:
     """A wrong observation or reward raises SpaceMismatchError naming it; the episode up to there is kept."""
-    env = WrongAt(wrong, what, 3)
-    store = new_store(tmp_path, env)
-    with store.record(env) as recorder:
-        with pytest.raises(el.errors.SpaceMismatchError, match=what):
-            play(recorder, seeds(1))
-        env.when = -1
-        after = play(recorder, seeds(2))
-    assert [episode.length for episode in store.refresh()] == [2, 8]
-    assert_recorded(store[0], play(SmallEnv(8), seeds(1))[0].cut(2), env, "cut")
-    assert_recorded(store[1], after[0], env)
-    assert store.steps.collect().height == 3 + 9
+    for folder, (what, wrong) in with_folders(cases, tmp_path):
+        with case((what, wrong)):
+            env = WrongAt(wrong, what, 3)
+            store = new_store(folder, env)
+            with store.record(env) as recorder:
+                with pytest.raises(el.errors.SpaceMismatchError, match=what):
+                    play(recorder, seeds(1))
+                env.when = -1
+                after = play(recorder, seeds(2))
+            assert [episode.length for episode in store.refresh()] == [2, 8]
+            assert_recorded(store[0], play(SmallEnv(8), seeds(1))[0].cut(2), env, "cut")
+            assert_recorded(store[1], after[0], env)
+            assert store.steps.collect().height == 3 + 9
 
 
 @pytest.mark.parametrize("info", [5, [1], "text", None])
@@ -363,21 +379,20 @@ WRONG_ACTIONS: list[tuple[Callable[[], gym.Env], Any]] = [
 ]
 
 
-@pytest.mark.sample(8)
-@pytest.mark.parametrize(("make", "wrong"), WRONG_ACTIONS)
-def test_a_wrong_action_never_reaches_the_environment(
-    tmp_path: Path, make: Callable[[], SmallEnv], wrong: Any
-) -> None:
+@pytest.mark.parametrize("cases", some(WRONG_ACTIONS, 8))
+def test_a_wrong_action_never_reaches_the_environment(tmp_path: Path, cases: Any) -> None:
     """An action outside the structure raises before the environment is stepped, and the episode goes on."""
-    env = make()
-    store = new_store(tmp_path, env)
-    with store.record(env) as recorder:
-        plain = play(recorder, seeds(1), limit=2)
-        with pytest.raises(el.errors.SpaceMismatchError, match="action"):
-            recorder.step(wrong)
-        assert env.stepped == 2
-        advance(recorder, plain[0], env.action_space.sample())
-    assert_recorded(store.refresh()[0], plain[0], make())
+    for folder, (make, wrong) in with_folders(cases, tmp_path):
+        with case((make, wrong)):
+            env = make()
+            store = new_store(folder, env)
+            with store.record(env) as recorder:
+                plain = play(recorder, seeds(1), limit=2)
+                with pytest.raises(el.errors.SpaceMismatchError, match="action"):
+                    recorder.step(wrong)
+                assert env.stepped == 2
+                advance(recorder, plain[0], env.action_space.sample())
+            assert_recorded(store.refresh()[0], plain[0], make())
 
 
 # Paths

@@ -345,6 +345,16 @@ def test_names_of_other_libraries_lead_somewhere(store: el.EpisodeStore) -> None
                 assert found or re.match(r"\w+", target)[0] in own | FREE  # type: ignore[index]
 
 
+def test_calls_of_other_libraries_name_the_method(store: el.EpisodeStore) -> None:
+    """A call of `plot`, an unknown chart, and a condition as a text where a function is expected."""
+    with pytest.raises(TypeError, match=r"plot\.learning_curve\(\)"):
+        store.plot()  # type: ignore[operator]
+    with pytest.raises(AttributeError, match="Did you mean returns"):
+        store.plot.retuns()  # type: ignore[attr-defined]
+    with pytest.raises(el.errors.InvalidArgumentError, match="goes to filter"):
+        store.where("length > 3")  # type: ignore[arg-type]
+
+
 def test_harmless_habits_work(store: el.EpisodeStore) -> None:
     """Episodes give attributes by name, and views the conversions of `view.to`."""
     for name in ("observations", "rewards", "episode_return", "length", "metadata"):

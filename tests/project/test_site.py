@@ -17,6 +17,7 @@ from sphinx.util.inventory import InventoryFile
 
 import episodelake as el
 from checkout import REPOSITORY, project_files
+from episodelake.testing.adapters import case
 from waiting import PATIENCE
 
 DOCS = REPOSITORY / "docs"
@@ -168,18 +169,19 @@ def test_docstrings_keep_no_markup(built: Path) -> None:
         assert "`" not in text, path.name
 
 
-@pytest.mark.parametrize("name", MARKDOWN)
-def test_links_between_files_arrive(name: str) -> None:
+def test_links_between_files_arrive() -> None:
     """On a Git host too: every relative link of a Markdown file leads to a file, and its anchor is there."""
-    lost = []
-    for link in links_of((REPOSITORY / name).read_text("utf-8")):
-        target = urlsplit(link)
-        if target.scheme:
-            continue
-        path = (REPOSITORY / name).parent / unquote(target.path) if target.path else REPOSITORY / name
-        if not path.exists() or (target.fragment and target.fragment not in headings(path)):
-            lost.append(link)
-    assert lost == []
+    for name in MARKDOWN:
+        with case(name):
+            lost = []
+            for link in links_of((REPOSITORY / name).read_text("utf-8")):
+                target = urlsplit(link)
+                if target.scheme:
+                    continue
+                path = (REPOSITORY / name).parent / unquote(target.path) if target.path else REPOSITORY / name
+                if not path.exists() or (target.fragment and target.fragment not in headings(path)):
+                    lost.append(link)
+            assert lost == []
 
 
 def links_of(text: str) -> list[str]:

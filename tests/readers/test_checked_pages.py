@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.schema import check_stored_type
+from episodelake.testing.adapters import case
 from real_environments import numbered_store
 
 READERS: dict[str, Callable[[el.EpisodeStore], Any]] = {
@@ -58,16 +60,17 @@ def damage(path: Path, table: str, column: str, name: str = "*.parquet") -> Path
     return file
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_a_damaged_page_is_named_before_an_engine_reads_it(tmp_path: Path, reader: str) -> None:
+def test_a_damaged_page_is_named_before_an_engine_reads_it(tmp_path: Path) -> None:
     """Frames and queries over steps raise an error that names the file, also after a refresh."""
-    whole = numbered_store(tmp_path / "store", [20, 30])
-    READERS[reader](el.open(whole.path, check_pages=True))
-    damage(whole.path, "steps", "reward")
-    store = el.open(whole.path, check_pages=True)
-    for opened in (store, store.refresh()):
-        with pytest.raises(el.errors.CorruptStoreError, match=re.escape(str(whole.path / "steps"))):
-            READERS[reader](opened)
+    for folder, reader in with_folders(READERS, tmp_path):
+        with case(reader):
+            whole = numbered_store(folder / "store", [20, 30])
+            READERS[reader](el.open(whole.path, check_pages=True))
+            damage(whole.path, "steps", "reward")
+            store = el.open(whole.path, check_pages=True)
+            for opened in (store, store.refresh()):
+                with pytest.raises(el.errors.CorruptStoreError, match=re.escape(str(whole.path / "steps"))):
+                    READERS[reader](opened)
 
 
 def test_own_reads_notice_a_damaged_page(tmp_path: Path) -> None:

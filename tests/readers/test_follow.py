@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from checkout import REPOSITORY
-from effort import examples
+from effort import examples, some, with_folders
 from episodelake.readers.loading import follow_feed
+from episodelake.testing.adapters import case
 from episodelake.writers.episodes import whole_rows
 from episodelake.writers.session import session
 from test_loader_priorities import chi_squared_fits
@@ -632,25 +633,26 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
-def test_filters_of_followers(tmp_path: Path, condition: pl.Expr) -> None:
+@pytest.mark.parametrize("cases", some(CONDITIONS, 5))
+def test_filters_of_followers(tmp_path: Path, cases: Any) -> None:
     """A follower shows what the same filter of the whole store gives, whatever rows the filter looks at."""
-    store = el.create(tmp_path / "s", observation_space=Box(-9, 9, (1,)), action_space=Discrete(2))
-    with store.writer() as writer:
-        for number in range(12):
-            length = 2 + number % 4
-            writer.write_episode(
-                observations=np.zeros((length + 1, 1), np.float32),
-                actions=np.zeros(length, np.int64),
-                rewards=np.full(length, number),
-                terminations=number % 3 > 0,
-                truncations=number % 3 == 0,
-            )
-            if number % 4 == 3:
-                writer.seal()
-    expected = store.refresh().filter(condition).episodes.collect()["episode_id"].to_list()
-    for newest in (None, 3):
-        loader = store.filter(condition).loader(8, follow=el.Follow(newest_episodes=newest))
-        loader.refresh()
-        assert loader.episodes == expected[-(newest or 12) :]
+    for folder, condition in with_folders(cases, tmp_path):
+        with case(condition):
+            store = el.create(folder / "s", observation_space=Box(-9, 9, (1,)), action_space=Discrete(2))
+            with store.writer() as writer:
+                for number in range(12):
+                    length = 2 + number % 4
+                    writer.write_episode(
+                        observations=np.zeros((length + 1, 1), np.float32),
+                        actions=np.zeros(length, np.int64),
+                        rewards=np.full(length, number),
+                        terminations=number % 3 > 0,
+                        truncations=number % 3 == 0,
+                    )
+                    if number % 4 == 3:
+                        writer.seal()
+            expected = store.refresh().filter(condition).episodes.collect()["episode_id"].to_list()
+            for newest in (None, 3):
+                loader = store.filter(condition).loader(8, follow=el.Follow(newest_episodes=newest))
+                loader.refresh()
+                assert loader.episodes == expected[-(newest or 12) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import episodelake as el
 from episodelake.readers import video_frames
+from episodelake.testing.adapters import case
 from video_stores import CODECS, LENGTHS, SHAPES, Team, check_frame, recorded_store
 
 CAMERAS = {name: SHAPES[name] for name in ("odd", "planar", "exact", "raw")}
@@ -25,24 +27,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return recorded_store(tmp_path_factory.mktemp("frame-at") / "store", cameras=CAMERAS)
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("camera", CAMERAS)
-def test_cells_are_raw_frames(store: el.EpisodeStore, camera: str, read_only: bool) -> None:
+def test_cells_are_raw_frames(store: el.EpisodeStore) -> None:
     """Each is what the episode has, whatever rows a condition leaves and in whatever order."""
-    column = f"observation.{camera}"
-    text = f"select episode_id, t, frame_at('{column}', episode_id, t) as frame from steps where t % 3 = 1"
-    rows = store.query(f"{text} order by hash(t, episode_id)", read_only=read_only)
-    assert rows.schema["frame"] == pl.Binary
-    assert rows.height == sum(t % 3 == 1 for length in LENGTHS for t in range(length + 1))
-    for episode_id, t, cell in rows.iter_rows():
-        frame = np.frombuffer(cell, np.uint8).reshape(CAMERAS[camera])
-        assert np.array_equal(frame, store[episode_id].observations[camera][t])
-        check_frame(frame, camera, store[episode_id].seed or 0, t)
-    decoded = store.decode_frames(rows, column)
-    assert b"".join(rows["frame"]) == decoded.tobytes()
-    if camera == "raw":
-        same = f"select bool_and(frame_at('{column}', episode_id, t) = \"{column}\") from steps"
-        assert store.query(same).item() is True
+    for read_only, camera in itertools.product([False, True], CAMERAS):
+        with case((read_only, camera)):
+            column = f"observation.{camera}"
+            frame = f"frame_at('{column}', episode_id, t) as frame"
+            text = f"select episode_id, t, {frame} from steps where t % 3 = 1"
+            rows = store.query(f"{text} order by hash(t, episode_id)", read_only=read_only)
+            assert rows.schema["frame"] == pl.Binary
+            assert rows.height == sum(t % 3 == 1 for length in LENGTHS for t in range(length + 1))
+            for episode_id, t, cell in rows.iter_rows():
+                frame = np.frombuffer(cell, np.uint8).reshape(CAMERAS[camera])
+                assert np.array_equal(frame, store[episode_id].observations[camera][t])
+                check_frame(frame, camera, store[episode_id].seed or 0, t)
+            decoded = store.decode_frames(rows, column)
+            assert b"".join(rows["frame"]) == decoded.tobytes()
+            if camera == "raw":
+                same = f"select bool_and(frame_at('{column}', episode_id, t) = \"{column}\") from steps"
+                assert store.query(same).item() is True
 
 
 def test_it_may_be_used_in_conditions_and_beside_tables(store: el.EpisodeStore) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import trim_mean
+from scipy.stats import binomtest, trim_mean
 
 import episodelake as el
 from episodelake.readers.charts.learning import interquartile_band
@@ -69,6 +69,22 @@ def test_groups_of_runs_have_bootstrap_bands(store: el.EpisodeStore) -> None:
             len(runs) * int((place == k).sum()) for k in range(20)
         ]
     assert rows == curve(store, by="run.algo", band="runs")
+
+
+def test_rates_of_two_returns(tmp_path: Path) -> None:
+    """Where returns are only two numbers the line is their mean, and the band SciPy's interval of Wilson."""
+    returns = [5.0 if each else -1.0 for each in np.random.default_rng(0).random(160) < 0.8]
+    made = scores(tmp_path / "store", {"run": returns})
+    place = np.minimum(np.arange(160) * 20 // 159, 19)
+    for at, row in enumerate(curve(made)["run"]):
+        values = np.array(returns)[place == at]
+        rates = binomtest(int((values == 5).sum()), len(values)).proportion_ci(method="wilson")
+        assert row["value"] == pytest.approx(values.mean())
+        assert [row["low"], row["high"]] == pytest.approx([6 * rates.low - 1, 6 * rates.high - 1])
+    (title,) = made.plot.learning_curve().to_dict()["title"]["subtitle"]
+    assert "line: mean of the episodes, band: 95 % interval of it" in title
+    means = [[row["value"] for row in curve(made, band=band)["run"]] for band in ("episodes", "runs")]
+    assert means[0] == means[1]
 
 
 def test_bands_cover_what_they_claim() -> None:

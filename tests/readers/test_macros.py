@@ -29,6 +29,7 @@ from effort import examples
 from episodelake.readers.sql import connections
 from episodelake.readers.sql.session import QuerySession
 from episodelake.readers.sql.sources import run_interruptible
+from episodelake.testing.adapters import case
 from plain_agents import play_parallel, random_policy
 from plain_returns import close, returns_to_go
 from real_environments import NUMBERED_SPACES
@@ -100,13 +101,14 @@ def test_returns_to_go(view: el.EpisodeView, ask: Any, gamma: float) -> None:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("gamma", GAMMAS)
-def test_discounted_return(view: el.EpisodeView, ask: Any, gamma: float) -> None:
+def test_discounted_return(view: el.EpisodeView, ask: Any) -> None:
     """Each episode has the discounted sum of its rewards."""
-    found = dict(ask(f"from discounted_return(gamma := {gamma!r})"))
-    assert found.keys() == {episode.id for episode in view}
-    for episode in view:
-        assert close(found[episode.id], returns_to_go(episode.rewards.tolist(), gamma)[0], 100)
+    for gamma in GAMMAS:
+        with case(gamma):
+            found = dict(ask(f"from discounted_return(gamma := {gamma!r})"))
+            assert found.keys() == {episode.id for episode in view}
+            for episode in view:
+                assert close(found[episode.id], returns_to_go(episode.rewards.tolist(), gamma)[0], 100)
 
 
 def rewarded(path: Path, episodes: list[list[float]]) -> el.EpisodeStore:
@@ -200,26 +202,26 @@ def test_episode_at(view: el.EpisodeView, ask: Any) -> None:
             ask(f"from episode_at({place})")
 
 
-@pytest.mark.sample(15)
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("from episode_at('no such id')", "takes a position, such as 0 or -1, and not no such id"),
-        ("from episode_at(0.5)", "takes a position, such as 0 or -1, and not 0.5"),
-        ("from episode_at(null)", "takes a position, such as 0 or -1, and not NULL"),
-        ("from step_at(-1)", "step is -1; expected a whole number of at least 0"),
-        ("from step_at('no such id')", "step is no such id; expected a whole number"),
-        ("from step_at(null)", "step is NULL; expected a whole number"),
-        ("from transitions_of('no such id')", "there is no episode no such id here"),
-        ("select count(*) from transitions_of('no such id')", "there is no episode no such id here"),
-        ("select 1 from transitions_of('no such id') limit 1", "there is no episode no such id here"),
-        ("from transitions_of((select max(episode_id) from episodes where false))", "no episode NULL here"),
-    ],
-)
-def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
+_PLACES_THAT_ARE_NONE_ARE_TOLD: Any = [
+    ("from episode_at('no such id')", "takes a position, such as 0 or -1, and not no such id"),
+    ("from episode_at(0.5)", "takes a position, such as 0 or -1, and not 0.5"),
+    ("from episode_at(null)", "takes a position, such as 0 or -1, and not NULL"),
+    ("from step_at(-1)", "step is -1; expected a whole number of at least 0"),
+    ("from step_at('no such id')", "step is no such id; expected a whole number"),
+    ("from step_at(null)", "step is NULL; expected a whole number"),
+    ("from transitions_of('no such id')", "there is no episode no such id here"),
+    ("select count(*) from transitions_of('no such id')", "there is no episode no such id here"),
+    ("select 1 from transitions_of('no such id') limit 1", "there is no episode no such id here"),
+    ("from transitions_of((select max(episode_id) from episodes where false))", "no episode NULL here"),
+]
+
+
+@pytest.mark.sample
+def test_places_that_are_none_are_told(ask: Any) -> None:
     """A wrong id or place is an error, and not an episode without rows."""
-    with pytest.raises(duckdb.Error, match=told):
-        ask(text)
+    for text, told in _PLACES_THAT_ARE_NONE_ARE_TOLD:
+        with case((text, told)), pytest.raises(duckdb.Error, match=told):
+            ask(text)
 
 
 def test_an_id_of_another_view_is_told(store: el.EpisodeStore) -> None:
@@ -264,26 +266,28 @@ def test_step_at(view: el.EpisodeView, ask: Any) -> None:
         assert set(ask(f"from step_at({step})")) == wanted
 
 
+_FIRST_HIT: Any = [
+    ("obs(3) > 0.8", lambda episode, t: episode.observations[t][3] > 0.8),
+    ("act_is = 1", None),
+    ("action = 1 and t > 2", lambda episode, t: t < len(episode) and episode.actions[t] == 1 and t > 2),
+    ("terminated", lambda episode, t: t < len(episode) and episode.terminations[t]),
+]
+
+
 @pytest.mark.sample
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("obs(3) > 0.8", lambda episode, t: episode.observations[t][3] > 0.8),
-        ("act_is = 1", None),
-        ("action = 1 and t > 2", lambda episode, t: t < len(episode) and episode.actions[t] == 1 and t > 2),
-        ("terminated", lambda episode, t: t < len(episode) and episode.terminations[t]),
-    ],
-)
-def test_first_hit(view: el.EpisodeView, ask: Any, condition: str, holds: Any) -> None:
+def test_first_hit(view: el.EpisodeView, ask: Any) -> None:
     """The first t at which a condition holds, the last observation included; NULL where it never does."""
-    if holds is None:
-        with pytest.raises(el.errors.QueryError):
-            view.sql(f"from first_hit({condition})")
-        return
-    wanted = {
-        episode.id: next((t for t in range(len(episode) + 1) if holds(episode, t)), None) for episode in view
-    }
-    assert dict(ask(f"from first_hit({condition})")) == wanted
+    for condition, holds in _FIRST_HIT:
+        with case((condition, holds)):
+            if holds is None:
+                with pytest.raises(el.errors.QueryError):
+                    view.sql(f"from first_hit({condition})")
+                continue
+            wanted = {
+                episode.id: next((t for t in range(len(episode) + 1) if holds(episode, t)), None)
+                for episode in view
+            }
+            assert dict(ask(f"from first_hit({condition})")) == wanted
 
 
 # Distributions
@@ -588,9 +592,9 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
     assert len(counted) == len(some)
 
 
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
+def test_nearest_names_come_first(store: el.EpisodeStore) -> None:
+    """The message for a wrong name begins with the nearest right ones of its kind; then DuckDB's reason."""
+    cases: list[Any] = [
         ("select retrun from episodes", "There is no column 'retrun'. Nearest: episode_return (of episodes)"),
         (
             "select obsrevation from steps",
@@ -613,18 +617,17 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
         ),
         ("select obs(seed) from steps", "seed is a column of episodes, which is not read here."),
         ("select obs(0, 1) from steps", "Binder Error: Macro obs() does not support the supplied arguments."),
-    ],
-)
-def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str) -> None:
-    """The message for a wrong name begins with the nearest right ones of its kind; then DuckDB's reason."""
-    for read_only in (False, True):
-        with pytest.raises(el.errors.QueryError) as caught:
-            store.sql(text, read_only=read_only)
-        assert str(caught.value).startswith(first), str(caught.value)
-        assert "Error: " in str(caught.value)
-    with pytest.raises(el.errors.QueryError) as caught:
-        store.filter("lenght > 3")
-    assert str(caught.value).startswith("There is no column 'lenght'. Nearest: length")
+    ]
+    for text, first in cases:
+        with case((text, first)):
+            for read_only in (False, True):
+                with pytest.raises(el.errors.QueryError) as caught:
+                    store.sql(text, read_only=read_only)
+                assert str(caught.value).startswith(first), str(caught.value)
+                assert "Error: " in str(caught.value)
+            with pytest.raises(el.errors.QueryError) as caught:
+                store.filter("lenght > 3")
+            assert str(caught.value).startswith("There is no column 'lenght'. Nearest: length")
 
 
 def test_what_there_is_comes_last(store: el.EpisodeStore) -> None:

@@ -20,8 +20,10 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.readers.tasks import Address
+from episodelake.store.common.engines import Engine
+from episodelake.testing.adapters import case
 from test_ray_reading import LENGTHS, SPACES, recorded
-from waiting import PATIENCE, wait_until
+from waiting import PATIENCE, closed_while_a_thread_begins, wait_until
 
 STEP = ("episode_id", "t")
 
@@ -296,20 +298,20 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import episodelake as el
-from episodelake import _mapping
+from episodelake.annotations import mapping
 
 path, log, point, engine, address = sys.argv[1:]
 if engine == "ray":
     import ray
     ray.init(address=address, log_to_driver=False)
-annotate = _mapping.annotate_episodes
+annotate = mapping.annotate_episodes
 
 def dying(*arguments):
     if point == "after":
         annotate(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
-_mapping.annotate_episodes = dying
+mapping.annotate_episodes = dying
 
 def length(episode):
     if point == "during" and episode.length == 12:
@@ -362,6 +364,13 @@ def counting(calls: list[str]) -> Callable[[Any], int]:
 def test_a_killed_process(store: el.EpisodeStore, point: str) -> None:
     """Killed while it computes, before the commit or after it: the same call makes it whole."""
     check_resumed(store, point, "local", "")
+
+
+def test_a_run_of_processes_is_closed_while_a_thread_begins() -> None:
+    """The collector may close an abandoned run inside the lock with which threads begin and end."""
+    pieces = Engine(workers=1).run(abs, range(-100, 0))
+    assert next(pieces) == (0, 100)
+    closed_while_a_thread_begins(pieces)
 
 
 def test_a_job_whose_store_changed(store: el.EpisodeStore) -> None:
@@ -478,9 +487,9 @@ def lives(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments(store: el.EpisodeStore) -> None:
+    """They are refused before anything is computed."""
+    cases: list[Any] = [
         ({"into": []}, r"into=\[\].*several different"),
         ({"into": ("a", "a")}, "several different"),
         ({"into": 3}, "into=3: expected the name"),
@@ -493,13 +502,12 @@ def lives(process: int) -> bool:
         ({"job_id": ""}, "job_id"),
         ({"on_error": "ignore"}, "ignore"),
         ({"workers": 2, "function": lambda one: 1}, "cannot be sent to another process"),
-    ],
-)
-def test_bad_arguments(store: el.EpisodeStore, arguments: dict[str, Any], message: str) -> None:
-    """They are refused before anything is computed."""
-    given = {"function": dies, "into": "a", "of": "step"} | arguments
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        store.map_episodes(**given)
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)):
+            given = {"function": dies, "into": "a", "of": "step"} | arguments
+            with pytest.raises(el.errors.InvalidArgumentError, match=message):
+                store.map_episodes(**given)
 
 
 def test_stores_in_memory() -> None:

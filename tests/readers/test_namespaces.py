@@ -20,6 +20,7 @@ from polars.testing import assert_frame_equal
 import episodelake as el
 from claimed_stores import cartpole, columns_with_odd_names, odd_rewards, record, treasure
 from effort import examples
+from episodelake.testing.adapters import case
 from plain_returns import close, n_step_returns, returns_to_go
 from waiting import PATIENCE
 
@@ -211,9 +212,9 @@ def test_vector_rewards(tmp_path: Path) -> None:
     assert empty.steps.rl.returns_to_go().collect().height == 0
 
 
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
+def test_wrong_arguments_are_named() -> None:
+    """A wrong argument or a frame without a column is an error of the tree that names it."""
+    cases: list[Any] = [
         (lambda frame: frame.rl.returns_to_go(1.5), ["gamma=1.5", "0 to 1"]),
         (lambda frame: frame.select(pl.col("reward").rl.discounted(-0.1)), ["gamma=-0.1"]),
         (lambda frame: frame.select(pl.col("reward").rl.discounted(math.nan)), ["gamma=nan"]),
@@ -229,13 +230,12 @@ def test_vector_rewards(tmp_path: Path) -> None:
         (lambda frame: frame.drop("observation").rl.with_next_observation(), ["observation"]),
         (lambda frame: frame.rl.moving_return(3), ["'run_id'", "store.episodes"]),
         (lambda frame: frame.rl.first_hit("reward > 1"), ["expression"]),
-    ],
-)
-def test_wrong_arguments_are_named(call: Any, named: list[str]) -> None:
-    """A wrong argument or a frame without a column is an error of the tree that names it."""
-    with pytest.raises(el.EpisodelakeError) as caught:
-        call(steps_of([[1.0]]))
-    assert all(name in str(caught.value) for name in named)
+    ]
+    for call, named in cases:
+        with case((call, named)):
+            with pytest.raises(el.EpisodelakeError) as caught:
+                call(steps_of([[1.0]]))
+            assert all(name in str(caught.value) for name in named)
 
 
 def test_lazy_frames_stay_lazy_and_read_only_what_is_used(tmp_path: Path) -> None:

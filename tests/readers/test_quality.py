@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 
 GAMMA = 0.9
 
@@ -203,22 +206,22 @@ def test_what_cannot_be_measured_is_refused(store: el.EpisodeStore, tmp_path: Pa
         many.quality()
 
 
-@pytest.mark.sample(14)
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("gamma", value) for value in (-0.1, 1.1, math.nan, True, "1", None, [0.9], np.float64("inf"))],
-        *[("alpha", value) for value in (-1.0, math.nan, math.inf, np.bool_(True), "0.7", None)],
-        *[("neighbours", value) for value in (0, 1, -3, 2.0, True, "2", None, 2**63)],
-        *[("samples", value) for value in (0, 1, 2.5, False, np.float32(9), "9", 10**30)],
-        *[("seed", value) for value in (-1, 0.0, True, "0", None)],
-        *[("scores", value) for value in ((5, 5), (9, 1), (1,), (0, math.nan), "01", 3, ("0", "1"))],
-    ],
-)
-def test_arguments_out_of_range_are_refused(tmp_path: Path, name: str, value: object) -> None:
+_ARGUMENTS_OUT_OF_RANGE_ARE_REF: Any = [
+    *[("gamma", value) for value in (-0.1, 1.1, math.nan, True, "1", None, [0.9], np.float64("inf"))],
+    *[("alpha", value) for value in (-1.0, math.nan, math.inf, np.bool_(True), "0.7", None)],
+    *[("neighbours", value) for value in (0, 1, -3, 2.0, True, "2", None, 2**63)],
+    *[("samples", value) for value in (0, 1, 2.5, False, np.float32(9), "9", 10**30)],
+    *[("seed", value) for value in (-1, 0.0, True, "0", None)],
+    *[("scores", value) for value in ((5, 5), (9, 1), (1,), (0, math.nan), "01", 3, ("0", "1"))],
+]
+
+
+@pytest.mark.parametrize("cases", some(_ARGUMENTS_OUT_OF_RANGE_ARE_REF, 14))
+def test_arguments_out_of_range_are_refused(tmp_path: Path, cases: Any) -> None:
     """A wrong argument is refused by its name before anything is computed."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=name):
-        fill(tmp_path / "store").quality(**{name: value})  # pyright: ignore[reportArgumentType]
+    for folder, (name, value) in with_folders(cases, tmp_path):
+        with case((name, value)), pytest.raises(el.errors.InvalidArgumentError, match=name):
+            fill(folder / "store").quality(**{name: value})  # pyright: ignore[reportArgumentType]
 
 
 def test_numpy_scalars_are_numbers(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +21,7 @@ from episodelake.readers import blocks
 from episodelake.readers.view_base import STORE_ONLY
 from episodelake.store.segments import steps_file as sealing
 from episodelake.store.spaces import SpaceCodec
+from episodelake.testing.adapters import case
 from real_environments import (
     NUMBERED_SPACES,
     equal_values,
@@ -31,7 +30,7 @@ from real_environments import (
     values_of,
     write_numbered,
 )
-from waiting import PATIENCE
+from waiting import closed_while_a_thread_begins
 
 LENGTHS = [3, 1, 5, 2, 8, 1, 4, 6, 2, 7, 1, 9]
 
@@ -101,9 +100,9 @@ def test_an_unknown_id_is_not_found(store: el.EpisodeStore, episode_id: str) -> 
         store[episode_id]
 
 
-@pytest.mark.parametrize(
-    "span",
-    [
+def test_slices_are_those_of_a_list(store: el.EpisodeStore) -> None:
+    """A slice is a view of the episodes that the same slice of a list would hold, in that order."""
+    cases: list[Any] = [
         slice(2, 5),
         slice(None),
         slice(None, None, 3),
@@ -113,18 +112,16 @@ def test_an_unknown_id_is_not_found(store: el.EpisodeStore, episode_id: str) -> 
         slice(5, 5),
         slice(50, 60),
         slice(-100, 100, 5),
-    ],
-    ids=str,
-)
-def test_slices_are_those_of_a_list(store: el.EpisodeStore, span: slice) -> None:
-    """A slice is a view of the episodes that the same slice of a list would hold, in that order."""
-    view = store[span]
-    wanted = list(range(len(LENGTHS)))[span]
-    assert isinstance(view, el.EpisodeView)
-    assert len(view) == len(wanted)
-    assert values_of(view) == wanted
-    assert view.episodes.collect()["metadata.value"].to_list() == wanted
-    assert values_of(view[position] for position in range(len(wanted))) == wanted
+    ]
+    for span in cases:
+        with case(span):
+            view = store[span]
+            wanted = list(range(len(LENGTHS)))[span]
+            assert isinstance(view, el.EpisodeView)
+            assert len(view) == len(wanted)
+            assert values_of(view) == wanted
+            assert view.episodes.collect()["metadata.value"].to_list() == wanted
+            assert values_of(view[position] for position in range(len(wanted))) == wanted
 
 
 def test_slices_of_slices_compose(store: el.EpisodeStore) -> None:
@@ -241,9 +238,9 @@ def test_samples_of_a_view_stay_inside(store: el.EpisodeStore) -> None:
 # Filters
 
 
-@pytest.mark.parametrize(
-    ("condition", "keep"),
-    [
+def test_filters_keep_what_fulfils_them(store: el.EpisodeStore) -> None:
+    """A filter, as an expression or as text, keeps exactly the episodes that fulfil it, in order."""
+    cases: list[Any] = [
         (pl.col("length") > 4, lambda value: LENGTHS[value] > 4),
         ("length > 4", lambda value: LENGTHS[value] > 4),
         (pl.col("metadata.group") == "odd", lambda value: value % 2 == 1),
@@ -256,18 +253,14 @@ def test_samples_of_a_view_stay_inside(store: el.EpisodeStore) -> None:
         (pl.lit(False), lambda value: False),
         (pl.col("episode_return").is_between(5, 30), lambda v: 5 <= numbered_return(v, LENGTHS[v]) <= 30),
         ("length > 4 or length = 1 -- a remark", lambda value: LENGTHS[value] > 4 or LENGTHS[value] == 1),
-    ],
-    ids=lambda parameter: None if callable(parameter) else str(parameter),
-)
-def test_filters_keep_what_fulfils_them(
-    store: el.EpisodeStore, condition: Any, keep: Callable[[int], bool]
-) -> None:
-    """A filter, as an expression or as text, keeps exactly the episodes that fulfil it, in order."""
-    wanted = [value for value in range(12) if keep(value)]
-    view = store.filter(condition)
-    assert len(view) == len(wanted)
-    assert values_of(view) == wanted
-    assert view.episodes.collect()["metadata.value"].to_list() == wanted
+    ]
+    for condition, keep in cases:
+        with case((condition, keep)):
+            wanted = [value for value in range(12) if keep(value)]
+            view = store.filter(condition)
+            assert len(view) == len(wanted)
+            assert values_of(view) == wanted
+            assert view.episodes.collect()["metadata.value"].to_list() == wanted
 
 
 def test_unknown_is_not_true(tmp_path: Path) -> None:
@@ -358,9 +351,9 @@ def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, cond
     assert "_position" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
+def test_what_is_no_condition_is_refused(store: el.EpisodeStore) -> None:
+    """Text that is not one condition, or an expression that is not boolean, is a QueryError."""
+    cases: list[Any] = [
         "length >",
         "",
         "length > 3; drop table episodes",
@@ -373,13 +366,10 @@ def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, cond
         pl.col("length") > "text",
         pl.col("length"),
         pl.col("group_of") + 1,
-    ],
-    ids=str,
-)
-def test_what_is_no_condition_is_refused(store: el.EpisodeStore, condition: Any) -> None:
-    """Text that is not one condition, or an expression that is not boolean, is a QueryError."""
-    with pytest.raises(el.errors.QueryError):
-        store.filter(condition)
+    ]
+    for condition in cases:
+        with case(condition), pytest.raises(el.errors.QueryError):
+            store.filter(condition)
 
 
 # Frames
@@ -819,17 +809,7 @@ def test_an_iteration_is_closed_while_a_thread_begins(store: el.EpisodeStore) ->
     episodes = iter(el.open(store.url))
     for episode in itertools.islice(episodes, 4):
         assert len(episode.observations)  # The next ones are read in the background.
-    begin, closed = threading.Event(), threading.Event()
-
-    def close() -> None:
-        begin.wait(PATIENCE)
-        episodes.close()
-        closed.set()
-
-    threading.Thread(target=close, daemon=True).start()
-    with getattr(threading, "_shutdown_locks_lock", contextlib.nullcontext()):
-        begin.set()
-        assert closed.wait(PATIENCE)
+    closed_while_a_thread_begins(episodes)
 
 
 @pytest.mark.parametrize("walk", WALKS)
@@ -906,9 +886,9 @@ def test_one_episode_decodes_no_other(grouped: el.EpisodeStore, monkeypatch: pyt
     assert len(decoded) == 2 and decoded[1] > decoded[0]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
+def test_messages_name_what_is_near(store: el.EpisodeStore) -> None:
+    """Names that are nearly there, one list of columns, and singular where there is one."""
+    cases: list[Any] = [
         (lambda s: s.sort("lenght"), r"Cannot sort by lenght: .*Did you mean length\?\nAvailable .* length"),
         (lambda s: s.sort(-pl.col("lenght")), r"Did you mean length\?"),
         (lambda s: s.filter(pl.col("lenght") > 1), r"not valid: .*Did you mean length\?\nAvailable"),
@@ -920,15 +900,12 @@ def test_one_episode_decodes_no_other(grouped: el.EpisodeStore, monkeypatch: pyt
         (lambda s: s[:1][4], "of 1 episode\\."),
         (lambda s: s[:1].sample_episodes(2), "Cannot draw 2 episodes from 1"),
         (lambda s: s[:1].sort(pl.col("length").head(0)), "Cannot sort 1 episode .* gives 0 values"),
-    ],
-)
-def test_messages_name_what_is_near(
-    store: el.EpisodeStore, wrong: Callable[[el.EpisodeStore], object], said: str
-) -> None:
-    """Names that are nearly there, one list of columns, and singular where there is one."""
-    with pytest.raises(el.EpisodelakeError, match=f"(?s){said}") as caught:
-        wrong(store)
-    assert "_position" not in str(caught.value) and str(caught.value).count("wide_seed") <= 1
+    ]
+    for wrong, said in cases:
+        with case((wrong, said)):
+            with pytest.raises(el.EpisodelakeError, match=f"(?s){said}") as caught:
+                wrong(store)
+            assert "_position" not in str(caught.value) and str(caught.value).count("wide_seed") <= 1
 
 
 def test_a_view_of_one_episode_shows_itself(store: el.EpisodeStore) -> None:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from episodelake.testing.adapters import case
 from log_edits import add_action, append_actions
 from object_server import new_url, shared_server
 from real_environments import (
@@ -274,9 +275,9 @@ def test_sql_leaves_the_files_alone(own: el.EpisodeStore) -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("query", "named"),
-    [
+def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore) -> None:
+    """A wrong query is a QueryError, raised at once, that names what was meant, or what there is."""
+    cases: list[Any] = [
         ("select * from rewards", ["rewards", "episodes", "runs", "steps", "transitions"]),
         ("select retrun from episodes", ["retrun", "episode_return"]),
         ("select speed from steps", ["speed", "reward", "observation", "info.clock"]),
@@ -291,17 +292,16 @@ def test_sql_leaves_the_files_alone(own: el.EpisodeStore) -> None:
         ("   -- only a remark", []),
         ("select (", []),
         ("\x00", []),
-    ],
-)
-def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore, query: str, named: list[str]) -> None:
-    """A wrong query is a QueryError, raised at once, that names what was meant, or what there is."""
-    for view in (store, store[2:4]):
-        with pytest.raises(el.errors.QueryError) as caught:
-            view.sql(query)
-        assert isinstance(caught.value, ValueError)
-        assert isinstance(caught.value, el.EpisodelakeError)
-        for name in named:
-            assert name in str(caught.value)
+    ]
+    for query, named in cases:
+        with case((query, named)):
+            for view in (store, store[2:4]):
+                with pytest.raises(el.errors.QueryError) as caught:
+                    view.sql(query)
+                assert isinstance(caught.value, ValueError)
+                assert isinstance(caught.value, el.EpisodelakeError)
+                for name in named:
+                    assert name in str(caught.value)
 
 
 def test_query_errors_do_not_stop_the_next_query(store: el.EpisodeStore) -> None:

@@ -7,6 +7,7 @@ import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import episodelake as el
+from episodelake.testing.adapters import case
 from real_environments import numbered_store
 from test_namespaces import vector_store
 
@@ -60,9 +62,9 @@ def test_a_stranger_finds_no_table_to_change(store: el.EpisodeStore, some: bool)
     assert view.query("select length from episodes", read_only=True)["length"].to_list() == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_all_that_only_asks_is_answered(store: el.EpisodeStore) -> None:
+    """Plans, summaries and pivots are queries."""
+    cases: list[Any] = [
         "explain select length from episodes",
         "explain analyze select length from episodes",
         "explain (format json) select length from episodes",
@@ -74,12 +76,11 @@ def test_a_stranger_finds_no_table_to_change(store: el.EpisodeStore, some: bool)
         "describe episodes",
         "values (1)",
         "-- a remark\n(from episodes)",
-    ],
-)
-def test_all_that_only_asks_is_answered(store: el.EpisodeStore, text: str) -> None:
-    """Plans, summaries and pivots are queries."""
-    for read_only in (True, False):
-        assert len(store.query(text, read_only=read_only)) > 0
+    ]
+    for text in cases:
+        with case(text):
+            for read_only in (True, False):
+                assert len(store.query(text, read_only=read_only)) > 0
 
 
 def test_transitions_have_no_next_observation(store: el.EpisodeStore) -> None:

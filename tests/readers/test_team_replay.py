@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from pettingzoo.utils import parallel_to_aec
 
 import episodelake as el
 from agent_environments import Comings, Turns
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 from faults.teams import AGENTS, TEAM_SPACES, InTurn, TeamScript, Together
 from plain_agents import play_parallel, play_turns, random_policy
 
@@ -36,22 +39,23 @@ def play(env: Any, seed: int, steps: int = 10_000) -> None:
     loop(env, random_policy(env, seed), seed, steps)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", REAL)
-def test_real_environments_replay(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", some(REAL, 3))
+def test_real_environments_replay(tmp_path: Path, cases: Any) -> None:
     """Whole episodes and one that was cut come out as recorded, one after the other in one environment."""
-    make = REAL[name]
-    store = el.create(tmp_path / "store", make())
-    with store.record(make()) as recorder:
-        for seed in range(3):
-            play(recorder, seed)
-        play(recorder, 3, 1)
-    store.refresh()
-    reports = store.replay(make())
-    assert [(report.same, report.compared) for report in reports] == [(True, len(e)) for e in store]
-    assert [report.seed for report in reports] == list(range(4))
-    assert reports[-1].transitions == 1
-    assert "1 transitions replayed, all the same" in str(reports[-1])
+    for folder, name in with_folders(cases, tmp_path):
+        with case(name):
+            make = REAL[name]
+            store = el.create(folder / "store", make())
+            with store.record(make()) as recorder:
+                for seed in range(3):
+                    play(recorder, seed)
+                play(recorder, 3, 1)
+            store.refresh()
+            reports = store.replay(make())
+            assert [(report.same, report.compared) for report in reports] == [(True, len(e)) for e in store]
+            assert [report.seed for report in reports] == list(range(4))
+            assert reports[-1].transitions == 1
+            assert "1 transitions replayed, all the same" in str(reports[-1])
 
 
 @pytest.mark.parametrize("name", ["connect four", "turns"])
@@ -112,29 +116,30 @@ class Other(TeamScript):
 CHANGES = [(turns, what) for turns in (False, True) for what in ("observation", "reward", "truncated")][:-1]
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize(("turns", "what"), CHANGES)
-@pytest.mark.parametrize(
-    ("agent", "at"), [("scout_0", 3), ("scout_1", 4), ("scout_1", 257), ("scout_0", 600)]
-)
-def test_the_first_agent_and_step_that_differ_are_found(
-    scripted: dict[bool, el.Episode], turns: bool, what: str, agent: str, at: int
-) -> None:
+_THE_FIRST_AGENT_AND_STEP_THAT_: Any = [
+    *itertools.product(CHANGES, [("scout_0", 3), ("scout_1", 4), ("scout_1", 257), ("scout_0", 600)])
+]
+
+
+@pytest.mark.parametrize("cases", some(_THE_FIRST_AGENT_AND_STEP_THAT_))
+def test_the_first_agent_and_step_that_differ_are_found(scripted: dict[bool, el.Episode], cases: Any) -> None:
     """One value of one agent that is changed from a step on is named with that step."""
-    other = Other(1, 600, "terminated", turns=turns)
-    for name, value in (("at", at), ("what", what), ("agent", agent)):
-        object.__setattr__(other, name, value)
-    report = scripted[turns].replay((InTurn if turns else Together)({1: other}))
-    # In turns an agent is told of it when it is next selected; the last rows all come at the end.
-    place, count = AGENTS.index(agent), len(AGENTS)
-    step = at if not turns else min(at + (place - at) % count, 600)
-    first = report.first_difference
-    assert first is not None
-    assert (first.agent, first.step, report.compared) == (agent, step, step - 1)
-    group = "tank" if agent == "tank_0" else "scout"
-    leaf = f"{group}.observation" if what == "observation" else what
-    assert leaf in [difference.leaf for difference in report.differences if difference.agent == agent]
-    assert f"step {step}: {agent} " in str(report)
+    for (turns, what), (agent, at) in cases:
+        with case((turns, what, agent, at)):
+            other = Other(1, 600, "terminated", turns=turns)
+            for name, value in (("at", at), ("what", what), ("agent", agent)):
+                object.__setattr__(other, name, value)
+            report = scripted[turns].replay((InTurn if turns else Together)({1: other}))
+            # In turns an agent is told of it when it is next selected; the last rows all come at the end.
+            place, count = AGENTS.index(agent), len(AGENTS)
+            step = at if not turns else min(at + (place - at) % count, 600)
+            first = report.first_difference
+            assert first is not None
+            assert (first.agent, first.step, report.compared) == (agent, step, step - 1)
+            group = "tank" if agent == "tank_0" else "scout"
+            leaf = f"{group}.observation" if what == "observation" else what
+            assert leaf in [difference.leaf for difference in report.differences if difference.agent == agent]
+            assert f"step {step}: {agent} " in str(report)
 
 
 def test_other_agents_and_other_turns_are_told(scripted: dict[bool, el.Episode]) -> None:
@@ -181,26 +186,27 @@ def test_tolerances(scripted: dict[bool, el.Episode]) -> None:
         scripted[False].replay(Together({1: other}), atol=-1)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("turns", range(3, 12))
-def test_an_interrupted_episode_is_played_as_far_as_its_turns_are_known(turns: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", some(range(3, 12), 3))
+def test_an_interrupted_episode_is_played_as_far_as_its_turns_are_known(tmp_path: Path, cases: Any) -> None:
     """A crash may lose turns that agents were waiting on; what is there replays, and the report says so."""
-    script = TeamScript(1, 30, "terminated", turns=True)
-    recorder = el.create(tmp_path / "store", agents=TEAM_SPACES).record(InTurn({1: script}))
-    recorder.reset(seed=1)
-    for step in range(turns):
-        recorder.step(script.action(recorder.agent_selection, step))
-    recorder.session.flush()
-    shutil.copytree(tmp_path / "store", tmp_path / "killed")
-    recorder.close()
-    el.recover(tmp_path / "killed")
-    (killed,), (whole,) = el.open(tmp_path / "killed"), el.open(tmp_path / "store")
-    assert killed.end_reason == "interrupted" and killed.length == turns
-    report = killed.replay(InTurn({1: script}))
-    # Of the last turns, one of each agent but the selected one had no outcome yet.
-    assert report.same and report.compared == turns - 2
-    assert "2 more were not recorded in full" in str(report)
-    assert whole.replay(InTurn({1: script})).compared == turns
+    for folder, turns in with_folders(cases, tmp_path):
+        with case(turns):
+            script = TeamScript(1, 30, "terminated", turns=True)
+            recorder = el.create(folder / "store", agents=TEAM_SPACES).record(InTurn({1: script}))
+            recorder.reset(seed=1)
+            for step in range(turns):
+                recorder.step(script.action(recorder.agent_selection, step))
+            recorder.session.flush()
+            shutil.copytree(folder / "store", folder / "killed")
+            recorder.close()
+            el.recover(folder / "killed")
+            (killed,), (whole,) = el.open(folder / "killed"), el.open(folder / "store")
+            assert killed.end_reason == "interrupted" and killed.length == turns
+            report = killed.replay(InTurn({1: script}))
+            # Of the last turns, one of each agent but the selected one had no outcome yet.
+            assert report.same and report.compared == turns - 2
+            assert "2 more were not recorded in full" in str(report)
+            assert whole.replay(InTurn({1: script})).compared == turns
 
 
 def test_what_cannot_be_replayed_is_refused(scripted: dict[bool, el.Episode]) -> None:

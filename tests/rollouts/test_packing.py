@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.rollouts.packing import first_fit
+from episodelake.testing.adapters import case
 
 NUMBERS = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
 USER, MODEL = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -375,9 +376,9 @@ def test_columns_of_messages_and_rollouts() -> None:
         store.refresh().loader(units=el.Packed(10), columns=["wrong"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_arguments_that_make_no_sense(store: el.EpisodeStore) -> None:
+    """They are refused, with what to do instead."""
+    cases: list[Any] = [
         ({"weights": "steps"}, r"weights=\.\.\. does not go with Packed"),
         ({"weights": el.Prioritized()}, r"weights=\.\.\. does not go with Packed"),
         ({"agent": "a"}, r"agent=\.\.\. does not go"),
@@ -397,14 +398,10 @@ def test_columns_of_messages_and_rollouts() -> None:
         ({"columns": ["role"]}, "no key of a batch of Packed"),
         ({"columns": ["token_rewards"]}, "no rollout of the store has token_rewards"),
         ({"units": el.Packed(3)}, "7 tokens|more than 3 tokens"),
-    ],
-)
-def test_arguments_that_make_no_sense(
-    store: el.EpisodeStore, arguments: dict[str, Any], message: str
-) -> None:
-    """They are refused, with what to do instead."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        store.loader(**{"units": el.Packed(10), **arguments})
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)), pytest.raises(el.errors.InvalidArgumentError, match=message):
+            store.loader(**{"units": el.Packed(10), **arguments})
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from episodelake.rollouts.tokens import PER_SAMPLED
+from episodelake.testing.adapters import case
 
 USER, MODEL = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
@@ -166,9 +167,9 @@ def test_one_advantage_is_that_of_the_rollout(store: el.EpisodeStore, advantage:
 ONE = [None, [5], None]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_tokens_that_do_not_fit_are_refused(store: el.EpisodeStore) -> None:
+    """The error names the message and the argument; nothing is recorded."""
+    cases: list[Any] = [
         ({"tokens": [[1], [2]]}, "tokens has 2 entries, and there are 3 messages"),
         ({"tokens": [[1], [2, 3]]}, "tokens has 2 entries, and there are 3 messages"),
         ({"tokens": np.arange(9).reshape(1, 9)}, "tokens has 1 entries, and there are 3 messages"),
@@ -190,15 +191,12 @@ ONE = [None, [5], None]
         ({"tokens": [1, 2, 3, 4], "mask": [0, 1, 0, 0], "parents": [-1, 0, 0]}, "the rollout has branches"),
         ({"tokens": [1, 2, 3, 4], "mask": [0, 1, 0, 0], "logprobs": [None, [1], None]}, "logprobs"),
         ({"advantages": "high"}, "advantages is 'high'"),
-    ],
-)
-def test_tokens_that_do_not_fit_are_refused(
-    store: el.EpisodeStore, arguments: dict[str, Any], message: str
-) -> None:
-    """The error names the message and the argument; nothing is recorded."""
-    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
-        writer.write_rollout(CHAIN, **arguments)
-    assert len(store.refresh()) == 0
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)):
+            with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
+                writer.write_rollout(CHAIN, **arguments)
+            assert len(store.refresh()) == 0
 
 
 class Dumped:
@@ -336,9 +334,9 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
     assert len(store.refresh()) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_facts_of_another_type_are_refused(store: el.EpisodeStore) -> None:
+    """No value is taken for another one, and each fact has one type in all rollouts; nothing is recorded."""
+    cases: list[Any] = [
         ({"messages": 5}, "messages is int; expected a list"),
         ({"messages": USER}, "messages is dict; expected a list"),
         ({"parents": 5}, "parents is int"),
@@ -382,15 +380,12 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
         ({"sample": 1.5}, "sample=1.5"),
         ({"policy_version": "v1"}, "policy_version='v1'"),
         ({"policy_version": 2**70}, "policy_version=1180591620717411303424"),
-    ],
-)
-def test_facts_of_another_type_are_refused(
-    store: el.EpisodeStore, arguments: dict[str, Any], message: str
-) -> None:
-    """No value is taken for another one, and each fact has one type in all rollouts; nothing is recorded."""
-    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
-        writer.write_rollout(**{"messages": CHAIN, **arguments})
-    assert len(store.refresh()) == 0
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)):
+            with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
+                writer.write_rollout(**{"messages": CHAIN, **arguments})
+            assert len(store.refresh()) == 0
 
 
 @pytest.mark.parametrize(

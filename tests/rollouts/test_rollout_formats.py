@@ -11,8 +11,10 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.rollouts.formats import records
 from episodelake.rollouts.formats.records import first_keys, parsed
+from episodelake.testing.adapters import case
 
 LOGPROBS = np.random.default_rng(0).normal(size=3).astype(np.float32)
 
@@ -209,9 +211,9 @@ def changed(place: str, value: Any) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_damaged_traces_are_refused_or_skipped(tmp_path: Path) -> None:
+    """The error names the file and line; with `on_error="skip"` the others come in."""
+    cases: list[Any] = [
         (changed("nodes.1.mask", [True]), "node 1: mask has 1 values, and there are 3 token ids"),
         (changed("nodes.1.mask", []), "node 1 has 3 token ids and no mask"),
         (changed("nodes.1.logprobs", [-1.0]), r"message 1: logprobs has shape \(1,\)"),
@@ -235,18 +237,17 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         (b'{"nodes": [', "is no JSON: .* at character 12"),
         (b"[" * 100_000, "line 2 cannot be read: RecursionError"),
         ([1], "is a list; expected an object"),
-    ],
-)
-def test_damaged_traces_are_refused_or_skipped(tmp_path: Path, content: Any, message: str) -> None:
-    """The error names the file and line; with `on_error="skip"` the others come in."""
-    source = lines(tmp_path / "traces.jsonl", trace(id="t0"), content, trace(id="t2"))
-    with pytest.raises(el.errors.DatasetError, match=message) as raised:
-        el.import_dataset(source, tmp_path / "s", format="verifiers")
-    assert "traces.jsonl, line 2" in str(raised.value)
-    assert not (tmp_path / "s").exists()
-    report = el.import_dataset(source, tmp_path / "s", format="verifiers", on_error="skip")
-    assert report.episodes == 2 and len(report.skipped) == 1
-    assert "line 2" in report.skipped[0][1]
+    ]
+    for folder, (content, message) in with_folders(cases, tmp_path):
+        with case((content, message)):
+            source = lines(folder / "traces.jsonl", trace(id="t0"), content, trace(id="t2"))
+            with pytest.raises(el.errors.DatasetError, match=message) as raised:
+                el.import_dataset(source, folder / "s", format="verifiers")
+            assert "traces.jsonl, line 2" in str(raised.value)
+            assert not (folder / "s").exists()
+            report = el.import_dataset(source, folder / "s", format="verifiers", on_error="skip")
+            assert report.episodes == 2 and len(report.skipped) == 1
+            assert "line 2" in report.skipped[0][1]
 
 
 def test_hostile_beginnings_are_looked_at_quickly(tmp_path: Path) -> None:
@@ -684,25 +685,26 @@ def test_rewritten_histories_and_subagents_are_counted(tmp_path: Path) -> None:
     assert rollout.branches[0].tokens.tolist() == [1, 2, 3, 4, 5] and not rollout.branches[0].mask.any()
 
 
-@pytest.mark.parametrize("version", range(9))
-def test_trajectories_go_out_as_they_came(tmp_path: Path, version: int) -> None:
+def test_trajectories_go_out_as_they_came(tmp_path: Path) -> None:
     """The export has the same trajectory, of each version, and the rewards for the verifier."""
-    given = trajectory(schema_version=f"ATIF-v1.{version}")
-    given["steps"][3]["llm_call_count"] = 1
-    for step in given["steps"][2:] if version < 3 else ():  # which knew log-probabilities, but no ids
-        del step["metrics"]["prompt_token_ids"], step["metrics"]["completion_token_ids"]
-    source = trial(tmp_path / "t", given, **{"verifier/reward": 0.5})
-    store, _ = imported(source, tmp_path / "s")
-    report = store.export(tmp_path / "out", format="atif")
-    assert dict(report.lost) == {}
-    written = json.loads((tmp_path / "out" / "000000" / "agent" / "trajectory.json").read_text())
-    assert written.pop("extra")["rollout"]["rewards"] == {"reward": 0.5}
-    assert written == given
-    assert json.loads((tmp_path / "out" / "000000" / "verifier" / "reward.json").read_text()) == {
-        "reward": 0.5
-    }
-    again, _ = imported(tmp_path / "out", tmp_path / "again")
-    same(store, again)
+    for folder, version in with_folders(range(9), tmp_path):
+        with case(version):
+            given = trajectory(schema_version=f"ATIF-v1.{version}")
+            given["steps"][3]["llm_call_count"] = 1
+            for step in given["steps"][2:] if version < 3 else ():  # which knew log-probabilities, but no ids
+                del step["metrics"]["prompt_token_ids"], step["metrics"]["completion_token_ids"]
+            source = trial(folder / "t", given, **{"verifier/reward": 0.5})
+            store, _ = imported(source, folder / "s")
+            report = store.export(folder / "out", format="atif")
+            assert dict(report.lost) == {}
+            written = json.loads((folder / "out" / "000000" / "agent" / "trajectory.json").read_text())
+            assert written.pop("extra")["rollout"]["rewards"] == {"reward": 0.5}
+            assert written == given
+            assert json.loads((folder / "out" / "000000" / "verifier" / "reward.json").read_text()) == {
+                "reward": 0.5
+            }
+            again, _ = imported(folder / "out", folder / "again")
+            same(store, again)
 
 
 def test_calls_of_any_form_go_out_as_atif(tmp_path: Path) -> None:

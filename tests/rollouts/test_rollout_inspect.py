@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.errors import DatasetError
+from episodelake.testing.adapters import case
 
 THOUGHT = {"type": "reasoning", "reasoning": "hm", "redacted": False}
 MESSAGES = [
@@ -194,9 +196,9 @@ def test_the_last_of_two_members_counts(tmp_path: Path) -> None:
     assert el.open(tmp_path / "s").rollout(0).metadata["target"] == "3"
 
 
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
+def test_damaged_logs_are_refused_or_skipped(tmp_path: Path) -> None:
+    """The error names the file and member; with `on_error="skip"` the other samples and logs come in."""
+    cases: list[Any] = [
         ({"samples/7_epoch_1.json": sample()}, "has neither header.json nor _journal/start.json"),
         ({"header.json": header(version=3)}, "has log version 3; known is 2"),
         ({"header.json": header(), "../x.json": {}}, "the file name '../x.json' leads out"),
@@ -211,21 +213,20 @@ def test_the_last_of_two_members_counts(tmp_path: Path) -> None:
         ({"samples/x.json": sample(started_at="noon")}, "started_at: timestamp is 'noon'"),
         ({"samples/7_epoch_1/sample.json": sample()}, "is a part of a sample"),
         ({"samples/7_epoch_1/sample.json": {}, "samples/7_epoch_1/messages/0.json": []}, "is a part of a"),
-    ],
-)
-def test_damaged_logs_are_refused_or_skipped(tmp_path: Path, members: dict[str, Any], message: str) -> None:
-    """The error names the file and member; with `on_error="skip"` the other samples and logs come in."""
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    whole = {"header.json": header(), "samples/7_epoch_1.json": sample()}
-    archive(folder / "a.eval", whole)
-    named = any(name.startswith("samples/x") or "/sample.json" in name for name in members)
-    archive(folder / "b.eval", {"header.json": header(), **members} if named else members)
-    with pytest.raises(DatasetError, match=message) as raised:
-        el.import_dataset(folder, tmp_path / "s")
-    assert "b.eval" in str(raised.value)
-    report = el.import_dataset(folder, tmp_path / "s", on_error="skip")
-    assert report.episodes == 1 and len(report.skipped) == 1
+    ]
+    for here, (members, message) in with_folders(cases, tmp_path):
+        with case((members, message)):
+            folder = here / "logs"
+            folder.mkdir()
+            whole = {"header.json": header(), "samples/7_epoch_1.json": sample()}
+            archive(folder / "a.eval", whole)
+            named = any(name.startswith("samples/x") or "/sample.json" in name for name in members)
+            archive(folder / "b.eval", {"header.json": header(), **members} if named else members)
+            with pytest.raises(DatasetError, match=message) as raised:
+                el.import_dataset(folder, here / "s")
+            assert "b.eval" in str(raised.value)
+            report = el.import_dataset(folder, here / "s", on_error="skip")
+            assert report.episodes == 1 and len(report.skipped) == 1
 
 
 def test_damaged_and_hostile_archives_are_refused(tmp_path: Path) -> None:

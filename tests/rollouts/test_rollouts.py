@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from episodelake.testing.adapters import case
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "a  b"}'}}
 MESSAGES: list[dict[str, Any]] = [
@@ -132,9 +133,9 @@ def test_a_rollout_grows_message_by_message(store: el.EpisodeStore) -> None:
     assert second.episode.end_reason == "cut" and second.tokens[2].numbers["logprobs"].tolist() == [-1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_does_not_fit_is_refused(store: el.EpisodeStore) -> None:
+    """The error says what and where; nothing is recorded."""
+    cases: list[Any] = [
         ({"messages": []}, "has no message"),
         ({"messages": ["hello"]}, "message 0 is str"),
         ({"messages": [{"content": "hello"}]}, "message 0: role is None"),
@@ -152,15 +153,12 @@ def test_a_rollout_grows_message_by_message(store: el.EpisodeStore) -> None:
         ({"rewards": float("nan")}, "rewards is nan"),
         ({"rewards": {"a": 1}, "weights": {"b": 1}}, "weights names b; rewards has a"),
         ({"metadata": {"group": 1}, "group": "a"}, "metadata has group"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    store: el.EpisodeStore, arguments: dict[str, Any], message: str
-) -> None:
-    """The error says what and where; nothing is recorded."""
-    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
-        writer.write_rollout(**{"messages": MESSAGES, **arguments})
-    assert len(store.refresh()) == 0
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)):
+            with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
+                writer.write_rollout(**{"messages": MESSAGES, **arguments})
+            assert len(store.refresh()) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 
 import episodelake as el
 from episodelake.store.schema import StepSchema
+from episodelake.testing.adapters import case
 from maintenance_stores import (
     assert_contents,
     assert_faces_agree,
@@ -230,14 +231,15 @@ BAD_FRAMES: dict[str, Callable[[el.EpisodeStore], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_FRAMES)
-def test_bad_frames_of_episodes(store: el.EpisodeStore, kind: str) -> None:
+def test_bad_frames_of_episodes(store: el.EpisodeStore) -> None:
     """A frame that does not say what it is about changes nothing."""
-    version = store.version
-    with pytest.raises(el.EpisodelakeError):
-        store.annotate(BAD_FRAMES[kind](store))
-    assert el.open(store.path).version == version
-    assert el.open(store.path).annotations.height == 0
+    for kind in BAD_FRAMES:
+        with case(kind):
+            version = store.version
+            with pytest.raises(el.EpisodelakeError):
+                store.annotate(BAD_FRAMES[kind](store))
+            assert el.open(store.path).version == version
+            assert el.open(store.path).annotations.height == 0
 
 
 BAD_STEPS: dict[str, dict[str, list[Any]]] = {
@@ -252,17 +254,18 @@ BAD_STEPS: dict[str, dict[str, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD_STEPS)
-def test_bad_frames_of_steps(store: el.EpisodeStore, kind: str) -> None:
+def test_bad_frames_of_steps(store: el.EpisodeStore) -> None:
     """A step that is not there, or is there twice, changes nothing."""
-    version = store.version
-    times = BAD_STEPS[kind]
-    count = len(times.get("t", [0]))
-    frame = pl.DataFrame({"episode_id": [store[0].id] * count, **times, "v": [1] * count})
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.annotate(frame, on=STEP)
-    assert el.open(store.path).version == version
-    assert el.open(store.path).annotations.height == 0
+    for kind in BAD_STEPS:
+        with case(kind):
+            version = store.version
+            times = BAD_STEPS[kind]
+            count = len(times.get("t", [0]))
+            frame = pl.DataFrame({"episode_id": [store[0].id] * count, **times, "v": [1] * count})
+            with pytest.raises(el.errors.InvalidArgumentError):
+                store.annotate(frame, on=STEP)
+            assert el.open(store.path).version == version
+            assert el.open(store.path).annotations.height == 0
 
 
 @pytest.mark.parametrize(
@@ -317,17 +320,26 @@ def test_names_of_episodes_that_clash(store: el.EpisodeStore, name: str) -> None
     assert_contents(el.open(store.path), before)
 
 
-@pytest.mark.parametrize(
-    "name", ["reward", "Reward", "info.clock", "INFO.clock", "observation", "terminated", "", "a b"]
-)
-def test_names_of_steps_that_clash(store: el.EpisodeStore, name: str) -> None:
+def test_names_of_steps_that_clash(store: el.EpisodeStore) -> None:
     """The same for steps: no annotation takes the place of a recorded column."""
-    before, version = contents(store), store.version
-    frame = pl.DataFrame({"episode_id": [store[0].id], "t": [0], name: [9.0]})
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.annotate(frame, on=STEP)
-    assert el.open(store.path).version == version
-    assert_contents(el.open(store.path), before)
+    cases: list[Any] = [
+        "reward",
+        "Reward",
+        "info.clock",
+        "INFO.clock",
+        "observation",
+        "terminated",
+        "",
+        "a b",
+    ]
+    for name in cases:
+        with case(name):
+            before, version = contents(store), store.version
+            frame = pl.DataFrame({"episode_id": [store[0].id], "t": [0], name: [9.0]})
+            with pytest.raises(el.errors.InvalidArgumentError):
+                store.annotate(frame, on=STEP)
+            assert el.open(store.path).version == version
+            assert_contents(el.open(store.path), before)
 
 
 @pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
@@ -550,9 +562,9 @@ def test_labels_follow_the_episode_not_its_position(store: el.EpisodeStore) -> N
     assert [one.id for one in store.refresh() if one.annotations["good"]] == [shown]
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
+def test_labels_that_cannot_be(store: el.EpisodeStore) -> None:
+    """Names and values that no annotation can have are refused, and nothing is written."""
+    cases: list[Any] = [
         ({}, "There is no label"),
         ({"good": None}, "no annotation 'good' to clear; there are: none"),
         ({"good": {"a": 1}}, "'good' has the type struct"),
@@ -561,12 +573,11 @@ def test_labels_follow_the_episode_not_its_position(store: el.EpisodeStore) -> N
         ({"length": 3}, "'length' cannot be the name"),
         ({"length": None}, "'length' cannot be the name"),
         ({"two words": 3}, "two words"),
-    ],
-)
-def test_labels_that_cannot_be(store: el.EpisodeStore, values: dict[str, Any], said: str) -> None:
-    """Names and values that no annotation can have are refused, and nothing is written."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=said):
-        store.label(0, **values)
-    with pytest.raises(el.errors.EpisodeNotFoundError):
-        store.label(99, good=True)
-    assert el.open(store.path).annotations.height == 0
+    ]
+    for values, said in cases:
+        with case((values, said)):
+            with pytest.raises(el.errors.InvalidArgumentError, match=said):
+                store.label(0, **values)
+            with pytest.raises(el.errors.EpisodeNotFoundError):
+                store.label(99, good=True)
+            assert el.open(store.path).annotations.height == 0

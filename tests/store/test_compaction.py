@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from gymnasium import spaces
 
 import episodelake as el
 from maintenance_stores import (
@@ -134,26 +133,6 @@ def test_vector_rewards(tmp_path: Path) -> None:
 def values_of_rewards(store: el.EpisodeView) -> list[float]:
     """Return the first reward of every episode."""
     return [float(one.rewards[0, 0]) for one in store]
-
-
-def test_images_and_ragged_values_of_equal_bytes(tmp_path: Path) -> None:
-    """Equal frames, empty sequences and empty texts in every file stay what they are."""
-    space = spaces.Dict(
-        {"image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "s": spaces.Sequence(spaces.Text(3))}
-    )
-    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
-    value = {"image": np.full((8, 8, 3), 7, np.uint8), "s": ()}
-    other = {"image": np.zeros((8, 8, 3), np.uint8), "s": ("", "ab")}
-    with store.writer() as writer:
-        for _ in range(3):
-            episode = writer.begin(value)
-            episode.append(1, 0.0, other, truncated=True)
-            episode.end()
-            writer.seal()
-    before = contents(store.refresh())
-    store.compact()
-    assert_contents(store, before)
-    assert_faces_agree(store)
 
 
 def test_progress_reaches_its_end(tmp_path: Path) -> None:

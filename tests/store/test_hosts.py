@@ -22,9 +22,11 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.files import local as local_files
 from episodelake.store.files import locks
 from episodelake.store.files.locks import FileLock, OtherHostError, holder
+from episodelake.testing.adapters import case
 from waiting import PATIENCE, line_of
 
 #: Begins each script: the path of the store, its host ("-" for the test's own), and how far locks reach.
@@ -385,9 +387,9 @@ def test_a_lock_without_its_journal_stays_if_it_names_another_host(
     assert lock.exists() == (owner == "other") and users.exists()
 
 
-@pytest.mark.parametrize(
-    ("mount", "local", "shared"),
-    [
+def test_how_far_locks_of_mounts_reach(tmp_path: Path) -> None:
+    """The type and the options of a mount tell whether its locks reach other hosts."""
+    cases: list[Any] = [
         ("1 1 DEVICE / /data rw,relatime - nfs4 server:/x rw,vers=4.2,local_lock=none", False, True),
         ("1 1 DEVICE / /data rw - nfs server:/x rw,vers=3,nolock", False, False),
         ("1 1 DEVICE / /data rw - nfs server:/x rw,local_lock=flock", False, False),
@@ -396,21 +398,18 @@ def test_a_lock_without_its_journal_stays_if_it_names_another_host(
         ("1 1 DEVICE / /data rw - cifs //server/x rw", False, False),
         ("1 1 DEVICE / /data rw - fuse.sshfs user@host: rw", False, False),
         ("1 1 DEVICE / /data rw - ext4 /dev/sda1 rw", True, False),
-    ],
-)
-def test_how_far_locks_of_mounts_reach(
-    mount: str, local: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The type and the options of a mount tell whether its locks reach other hosts."""
-    device = tmp_path.stat().st_dev
-    line = mount.replace("DEVICE", f"{os.major(device)}:{os.minor(device)}")
-    listed = tmp_path / "mountinfo"
-    listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n" + line + "\n")
-    monkeypatch.setattr(local_files, "_MOUNTS", listed)
-    assert (local_files.is_local(tmp_path), local_files.shares_locks(tmp_path)) == (local, shared)
-    listed.write_text("0 0 9999:0 / / rw - btrfs /dev/root rw,subvol=/root\n")
-    assert local_files.is_local(tmp_path)  # a subvolume
-    listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n")
-    assert not local_files.is_local(tmp_path)  # a mount outside of a chroot
-    listed.unlink()
-    assert not (local_files.is_local(tmp_path) or local_files.shares_locks(tmp_path))
+    ]
+    for folder, (mount, local, shared) in with_folders(cases, tmp_path):
+        with case((mount, local, shared)), pytest.MonkeyPatch.context() as monkeypatch:
+            device = folder.stat().st_dev
+            line = mount.replace("DEVICE", f"{os.major(device)}:{os.minor(device)}")
+            listed = folder / "mountinfo"
+            listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n" + line + "\n")
+            monkeypatch.setattr(local_files, "_MOUNTS", listed)
+            assert (local_files.is_local(folder), local_files.shares_locks(folder)) == (local, shared)
+            listed.write_text("0 0 9999:0 / / rw - btrfs /dev/root rw,subvol=/root\n")
+            assert local_files.is_local(folder)  # a subvolume
+            listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n")
+            assert not local_files.is_local(folder)  # a mount outside of a chroot
+            listed.unlink()
+            assert not (local_files.is_local(folder) or local_files.shares_locks(folder))

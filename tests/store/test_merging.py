@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import some, with_folders
 from episodelake.store.delta.table import Table
 from episodelake.store.environments.records import Records
+from episodelake.testing.adapters import case
 from maintenance_stores import (
     AWKWARD_SPACES,
     INFOS,
@@ -88,20 +91,6 @@ def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
     into.delete("length > 2")
     into.vacuum(older_than=NOW)
     assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
-
-
-@pytest.mark.further
-def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
-    """With annotations of steps too, every row of an overlap comes once."""
-    source = awkward_store(tmp_path / "source")
-    source.annotate(source.transitions.select("episode_id", "t", w=pl.col("t") * 0.5), on=STEP)
-    source.annotate(source.episodes.select("episode_id", v=pl.col("number")))
-    expected = {one["id"]: one for one in contents(source)}
-    some = source.copy(tmp_path / "some", "length > 2")
-    el.merge([some, source], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert_contents(into, [expected[name] for name in ids_of(into)])
-    assert_faces_agree(into)
 
 
 def test_a_store_into_itself(tmp_path: Path) -> None:
@@ -221,25 +210,27 @@ RIVALS = {
 }
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("into", ["one of them", "another", "new"])
-@pytest.mark.parametrize("what", RIVALS)
-def test_rivals_of_one_name_are_refused_before_anything_is_written(
-    tmp_path: Path, what: str, into: str
-) -> None:
+_RIVALS_OF_ONE_NAME_ARE_REFUSED: Any = [*itertools.product(["one of them", "another", "new"], RIVALS)]
+
+
+@pytest.mark.parametrize("cases", some(_RIVALS_OF_ONE_NAME_ARE_REFUSED, 6))
+def test_rivals_of_one_name_are_refused_before_anything_is_written(tmp_path: Path, cases: Any) -> None:
     """The error names both stores, and no file is new or changed, wherever the second one stands."""
-    left, right, third = (numbered_store(tmp_path / name, [2]) for name in ("left", "right", "third"))
-    first, second, expected = RIVALS[what]
-    first(left), second(right)
-    target = {"one of them": left.path, "another": third.path, "new": tmp_path / "new"}[into]
-    before = files_under(tmp_path) - {"left/journal/maintenance.lock"}
-    sources = [right] if into == "one of them" else [third, left.refresh(), right.refresh()]
-    with pytest.raises(expected, match=r"(?s)(left.*right|right.*left)"):
-        el.merge(sources, target)
-    assert (
-        files_under(tmp_path) - {f"{name}/journal/maintenance.lock" for name in ("left", "third")} <= before
-    )
-    assert (tmp_path / "new").exists() is False
+    for folder, (into, what) in with_folders(cases, tmp_path):
+        with case((into, what)):
+            left, right, third = (numbered_store(folder / name, [2]) for name in ("left", "right", "third"))
+            first, second, expected = RIVALS[what]
+            first(left), second(right)
+            target = {"one of them": left.path, "another": third.path, "new": folder / "new"}[into]
+            before = files_under(folder) - {"left/journal/maintenance.lock"}
+            sources = [right] if into == "one of them" else [third, left.refresh(), right.refresh()]
+            with pytest.raises(expected, match=r"(?s)(left.*right|right.*left)"):
+                el.merge(sources, target)
+            assert (
+                files_under(folder) - {f"{name}/journal/maintenance.lock" for name in ("left", "third")}
+                <= before
+            )
+            assert (folder / "new").exists() is False
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(1001, marks=pytest.mark.further)])

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,9 +38,11 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
+from episodelake.store.delta.log import commit_text
 from episodelake.store.files import locate
 from episodelake.store.files.objects import arrow_files, as_os_errors
 from episodelake.store.files.remote import RemotePlace
+from episodelake.store.parquet import files
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import ANYBODY, BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
@@ -1085,29 +1089,87 @@ def test_damage_after_a_read_is_found(backend: ObjectBackend) -> None:
 
 @pytest.mark.parametrize("cache", ["memory", "stream"])
 def test_a_loader_makes_few_requests(shaky: ObjectBackend, proxy: FaultyProxy, cache: str) -> None:
-    """An epoch asks for each steps file twice at most, its end and its columns, and for no sizes."""
+    """Opening asks for 8 objects, an epoch for each file once where it wants most of it, and for no sizes."""
     store = shaky.create(
         observation_space=spaces.Box(0, 1, (17,), np.float32), action_space=spaces.Discrete(2)
     )
     with store.writer() as writer:
         for number in range(3):
-            for _ in range(8):
+            for each in range(12):
                 writer.write_episode(
-                    observations=np.random.default_rng(number).random((512, 17)).astype(np.float32),
+                    observations=np.random.default_rng([number, each]).random((512, 17), np.float32),
                     actions=np.zeros(511, np.int64),
                     rewards=np.ones(511),
                     terminations=True,
                     truncations=False,
                 )
             writer.seal()
+    assert not [request for request in proxy.requests() if request.method == "HEAD"]
+    proxy.rules()
     opened = shaky.open()
+    # The manifest before and after, and of each log the list and the last commit.
+    assert len(proxy.requests()) == 2 + 2 * 3
     proxy.rules()
     batches = list(opened.loader(256, cache=cache, columns=["observation", "reward"]))
-    assert sum(len(batch["reward"]) for batch in batches) == 3 * 8 * 511
+    assert sum(len(batch["reward"]) for batch in batches) == 3 * 12 * 511
     requests = proxy.requests()
-    steps = Counter(request.path for request in requests if "/steps/" in request.path)
-    assert len(steps) == 3 and set(steps.values()) <= {1, 2}, steps
+    asked = Counter(request.path for request in requests)
+    assert len(asked) == 3 + 3 and set(asked.values()) == {1}, asked
     assert not [request for request in requests if request.method == "HEAD"]
+    proxy.rules()
+    # Little of a file: its end, which is known by now, and the column in each of two row groups.
+    assert sum(len(batch["reward"]) for batch in opened.loader(256, cache=cache, columns=["reward"])) > 0
+    few = proxy.requests()
+    assert max(Counter(request.path for request in few).values()) <= 2
+    assert 10 * sum(request.size for request in few) < sum(request.size for request in requests)
+
+
+def test_a_commit_repeats_those_before_it(backend: ObjectBackend) -> None:
+    """A reader needs the last commit only, at any version; commits of earlier releases repeat nothing."""
+    store = backend.create()
+    fill(store, range(7), seal_every=1)
+    log = sorted(name for name in backend.contents() if name.startswith("episodes/_delta_log/"))
+    whole = {name: backend.contents()[name] for name in log}
+    lines = [json.loads(line) for line in whole[log[-1]].splitlines()]
+    repeated = lines[-1]["commitInfo"]["episodelake.repeated"]
+    # What it repeats is what the commits say, but for their entries of the history.
+    for name, text in zip(log, repeated, strict=False):
+        assert text.encode().splitlines() == whole[name].splitlines()[:-1], name
+    assert len(repeated) == len(log) - 1
+    assert "episodelake.repeated" not in str(store.history().to_dicts())
+    versions = [len(backend.open(version=number)) for number in range(len(log))]
+    for name in log[:-1]:
+        backend.write(name, b"never read")
+    assert_numbered(backend.open(), range(7))
+    for name, data in whole.items():
+        *actions, information = (json.loads(line) for line in data.splitlines())
+        information["commitInfo"].pop("episodelake.repeated", None)
+        number = int(Path(name).stem)
+        backend.write(name, commit_text("episodes", number, actions, information["commitInfo"]))
+    assert [len(backend.open(version=number)) for number in range(len(log))] == versions
+    assert_numbered(fill(backend.open(), [7], run="next"), range(8))
+
+
+def _batch_in_child(loader: el.Loader, answers: Connection) -> None:
+    try:
+        next(iter(loader))
+    except el.errors.StoreAccessError as error:
+        answers.send(str(error))
+
+
+def test_forked_workers_of_a_stream(backend: ObjectBackend) -> None:
+    """Threads of obstore do not survive a fork: workers are spawned, and a forked one raises, which hung."""
+    pytest.importorskip("torch")
+    fill(backend.create(), range(6), seal_every=2)
+    expected = [batch["reward"].tolist() for batch in backend.open().loader(4, cache="stream")]
+    spawned = backend.open().loader(4, cache="stream").torch_loader(1)
+    assert [batch["reward"].tolist() for batch in spawned] == expected
+    fork = multiprocessing.get_context("fork")
+    answer, answers = fork.Pipe(duplex=False)
+    child = fork.Process(target=_batch_in_child, args=(backend.open().loader(4, cache="stream"), answers))
+    child.start()
+    assert answer.poll(PATIENCE) and "forked" in answer.recv()
+    child.join(PATIENCE)
 
 
 @pytest.mark.further
@@ -1154,6 +1216,7 @@ def test_files_are_read_side_by_side(backend: ObjectBackend, monkeypatch: pytest
 @pytest.mark.further
 def test_an_error_ends_reads_side_by_side(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a file that cannot be read no other one is begun; the error is that of the first such file."""
+    monkeypatch.setattr(files, "_READERS", 16)
     fill(backend.create(), range(40), seal_every=1)
     fresh = backend.open()
     names = [file.name for file in fresh.context.snapshot.episode_files]

@@ -12,6 +12,7 @@ from episodelake.store.errors import (
     CorruptStoreError,
 )
 from episodelake.store.spaces import space_from_json, space_to_json
+from episodelake.testing.adapters import case
 from strategies import spaces
 
 
@@ -86,9 +87,9 @@ def doubling(levels: int) -> dict[str, Any]:
 GOOD_BOX: dict[str, Any] = {"type": "Box", "dtype": "float32", "shape": [2], "low": 0, "high": 1}
 
 
-@pytest.mark.parametrize(
-    "description",
-    [
+def test_hostile_descriptions_are_corrupt_stores() -> None:
+    """Whatever a damaged or forged description asks for, the answer is one error, and quick."""
+    cases: list[Any] = [
         None,
         [],
         {},
@@ -137,12 +138,10 @@ GOOD_BOX: dict[str, Any] = {"type": "Box", "dtype": "float32", "shape": [2], "lo
         nested(66),
         nested(900),
         doubling(40),
-    ],
-)
-def test_hostile_descriptions_are_corrupt_stores(description: Any) -> None:
-    """Whatever a damaged or forged description asks for, the answer is one error, and quick."""
-    with pytest.raises(CorruptStoreError, match=r"store\.json"):
-        space_from_json(description)
+    ]
+    for description in cases:
+        with case(description), pytest.raises(CorruptStoreError, match=r"store\.json"):
+            space_from_json(description)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from effort import examples
 from episodelake.readers.blocks import is_numeric
 from episodelake.store.spaces import SpaceCodec, space_from_json, space_to_json
 from episodelake.store.spaces.arrow import PLAIN_TYPES, values_of
+from episodelake.testing.adapters import case as named
 from strategies import buffered, columns, same, spaces, stack, values
 
 PLAIN = [pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()]
@@ -215,9 +216,9 @@ def test_columns_are_plain_and_unique(space: gym_spaces.Space) -> None:
 # The columns of each space
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [
+def test_box_columns() -> None:
+    """A Box is a list of the next plain type that holds its dtype; of shape () it is a scalar."""
+    cases: list[Any] = [
         ("bool", "bool"),
         ("int8", "int16"),
         ("uint8", "int16"),
@@ -230,13 +231,12 @@ def test_columns_are_plain_and_unique(space: gym_spaces.Space) -> None:
         ("float16", "float"),
         ("float32", "float"),
         ("float64", "double"),
-    ],
-)
-def test_box_columns(dtype: str, kind: str) -> None:
-    """A Box is a list of the next plain type that holds its dtype; of shape () it is a scalar."""
-    numpy_type = np.dtype(dtype).type
-    assert columns(gym_spaces.Box(0, 1, (3,), numpy_type)) == {"x": f"list<item: {kind}>"}
-    assert columns(gym_spaces.Box(0, 1, (), numpy_type)) == {"x": kind}
+    ]
+    for dtype, kind in cases:
+        with named((dtype, kind)):
+            numpy_type = np.dtype(dtype).type
+            assert columns(gym_spaces.Box(0, 1, (3,), numpy_type)) == {"x": f"list<item: {kind}>"}
+            assert columns(gym_spaces.Box(0, 1, (), numpy_type)) == {"x": kind}
 
 
 def test_columns_of_every_other_space() -> None:

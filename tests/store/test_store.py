@@ -23,6 +23,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 from real_environments import NUMBERED_SPACES, numbered_return, numbered_store, values_of, write_numbered
 from waiting import PATIENCE, line_of
 
@@ -49,23 +51,35 @@ def test_create_takes_the_spaces_of_an_environment(tmp_path: Path) -> None:
         assert len(store) == 0
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    "name",
-    ["plain", "größe 日本 😀", "with space", "50%", "what?", "#1", "a'b", "[ab]*", "a=b", "c:d"],
-)
-def test_a_path_may_be_text_of_any_letters(tmp_path: Path, name: str) -> None:
+_A_PATH_MAY_BE_TEXT_OF_ANY_LETT: Any = [
+    "plain",
+    "größe 日本 😀",
+    "with space",
+    "50%",
+    "what?",
+    "#1",
+    "a'b",
+    "[ab]*",
+    "a=b",
+    "c:d",
+]
+
+
+@pytest.mark.parametrize("cases", some(_A_PATH_MAY_BE_TEXT_OF_ANY_LETT, 3))
+def test_a_path_may_be_text_of_any_letters(tmp_path: Path, cases: Any) -> None:
     """A path given as text, of any characters and below folders that are not there yet, works like a Path."""
-    path = tmp_path / "not" / "yet" / name
-    created = el.create(str(path), **NUMBERED_SPACES)
-    with created.writer() as writer:
-        write_numbered(writer, 0, 2)
-    store = el.open(str(path))
-    assert store.id == created.id
-    assert values_of(store) == [0]
-    assert store.sql("select count(*) from steps").fetchall() == [(3,)]
-    assert store.steps.collect().height == 3
-    assert [folder.name for folder in (tmp_path / "not" / "yet").iterdir()] == [name]
+    for here, name in with_folders(cases, tmp_path):
+        with case(name):
+            path = here / "not" / "yet" / name
+            created = el.create(str(path), **NUMBERED_SPACES)
+            with created.writer() as writer:
+                write_numbered(writer, 0, 2)
+            store = el.open(str(path))
+            assert store.id == created.id
+            assert values_of(store) == [0]
+            assert store.sql("select count(*) from steps").fetchall() == [(3,)]
+            assert store.steps.collect().height == 3
+            assert [folder.name for folder in (here / "not" / "yet").iterdir()] == [name]
 
 
 def test_a_path_is_shown_without_detours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +118,9 @@ def test_an_empty_folder_may_become_a_store(tmp_path: Path) -> None:
     assert len(el.open(tmp_path)) == 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_wrong_arguments_create_nothing(tmp_path: Path) -> None:
+    """Missing spaces, an impossible reward shape and a card that is no JSON are refused, and make nothing."""
+    cases: list[Any] = [
         {},
         {"observation_space": BOX},
         {"action_space": DISCRETE},
@@ -122,15 +136,13 @@ def test_an_empty_folder_may_become_a_store(tmp_path: Path) -> None:
         {**NUMBERED_SPACES, "card": []},
         {**NUMBERED_SPACES, "card": {"object": object()}},
         {**NUMBERED_SPACES, "card": {"number": {1, 2}}},
-    ],
-    ids=lambda arguments: "+".join(arguments) or "nothing",
-)
-def test_wrong_arguments_create_nothing(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """Missing spaces, an impossible reward shape and a card that is no JSON are refused, and make nothing."""
-    with pytest.raises(el.errors.InvalidArgumentError) as caught:
-        el.create(tmp_path / "store", **arguments)
-    assert isinstance(caught.value, ValueError)
-    assert not (tmp_path / "store").exists()
+    ]
+    for folder, arguments in with_folders(cases, tmp_path):
+        with case(arguments):
+            with pytest.raises(el.errors.InvalidArgumentError) as caught:
+                el.create(folder / "store", **arguments)
+            assert isinstance(caught.value, ValueError)
+            assert not (folder / "store").exists()
 
 
 class Odd(spaces.Space[Any]):
@@ -446,9 +458,9 @@ def test_the_card_and_the_dict_that_was_given_are_apart(tmp_path: Path) -> None:
     assert store.card == el.open(store.path).card == {"list": [1]}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changing_the_card_writes_it(tmp_path: Path) -> None:
+    """Whatever a dict offers for that: the card in the store is what the dict then is."""
+    cases: list[Any] = [
         lambda card: card.__setitem__("title", "Pong"),
         lambda card: card.update({"title": "Pong"}, list=2),
         lambda card: card.pop("list"),
@@ -458,26 +470,25 @@ def test_the_card_and_the_dict_that_was_given_are_apart(tmp_path: Path) -> None:
         lambda card: card.setdefault("list", "other"),
         lambda card: card.__delitem__("list"),
         lambda card: operator.ior(card, {"title": "Pong"}),
-    ],
-)
-def test_changing_the_card_writes_it(tmp_path: Path, change: Any) -> None:
-    """Whatever a dict offers for that: the card in the store is what the dict then is."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"list": [1]})
-    plain = {"list": [1]}
-    card = store.card
-    found, expected = change(card), change(plain)
-    assert found == expected and card == plain == store.card == el.open(store.path).card
-    assert type(pickle.loads(pickle.dumps(card))) is type(card.copy()) is dict
-    with pytest.raises(el.errors.InvalidArgumentError):
-        card["bad"] = object()
-    assert card == plain == store.card
-    store.card |= {"title": "Breakout"}
-    assert store.card["title"] == "Breakout"
+    ]
+    for folder, change in with_folders(cases, tmp_path):
+        with case(change):
+            store = el.create(folder / "store", **NUMBERED_SPACES, card={"list": [1]})
+            plain = {"list": [1]}
+            card = store.card
+            found, expected = change(card), change(plain)
+            assert found == expected and card == plain == store.card == el.open(store.path).card
+            assert type(pickle.loads(pickle.dumps(card))) is type(card.copy()) is dict
+            with pytest.raises(el.errors.InvalidArgumentError):
+                card["bad"] = object()
+            assert card == plain == store.card
+            store.card |= {"title": "Breakout"}
+            assert store.card["title"] == "Breakout"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_changing_what_is_nested_in_the_card_writes_it(tmp_path: Path) -> None:
+    """Lists and mappings in a card are written when they change in place; a failed write changes nothing."""
+    cases: list[Any] = [
         lambda card: card["list"].append({"new": []}),
         lambda card: card["list"][1]["deep"].extend([1, 2]),
         lambda card: card["list"].__setitem__(0, ["other"]),
@@ -488,25 +499,24 @@ def test_changing_the_card_writes_it(tmp_path: Path, change: Any) -> None:
         lambda card: card["dict"].pop("key"),
         lambda card: (card.update(late={"a": [1]}), card["late"]["a"].append(2))[1],
         lambda card: operator.iadd(card["list"], [3]) and None,
-    ],
-)
-def test_changing_what_is_nested_in_the_card_writes_it(tmp_path: Path, change: Any) -> None:
-    """Lists and mappings in a card are written when they change in place; a failed write changes nothing."""
-    given = {"list": [1, {"deep": []}], "dict": {"key": ["a"]}}
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=given)
-    plain = json.loads(json.dumps(given))
-    card = store.card
-    assert change(card) == change(plain)
-    assert card == plain == store.card == el.open(store.path).card
-    copies = [pickle.loads(pickle.dumps(card)), copy.deepcopy(card), card.copy()]
-    for each in copies:
-        assert type(each) is dict and type(each["list"]) is list
-        each["list"].append("apart")
-    with pytest.raises(el.errors.InvalidArgumentError, match="plain JSON"):
-        card["list"].append(object())
-    assert card == plain == store.card
-    with pytest.raises(el.errors.InvalidArgumentError, match="A view changes no card"):
-        store[:0].card["list"].append(1)
+    ]
+    for folder, change in with_folders(cases, tmp_path):
+        with case(change):
+            given = {"list": [1, {"deep": []}], "dict": {"key": ["a"]}}
+            store = el.create(folder / "store", **NUMBERED_SPACES, card=given)
+            plain = json.loads(json.dumps(given))
+            card = store.card
+            assert change(card) == change(plain)
+            assert card == plain == store.card == el.open(store.path).card
+            copies = [pickle.loads(pickle.dumps(card)), copy.deepcopy(card), card.copy()]
+            for each in copies:
+                assert type(each) is dict and type(each["list"]) is list
+                each["list"].append("apart")
+            with pytest.raises(el.errors.InvalidArgumentError, match="plain JSON"):
+                card["list"].append(object())
+            assert card == plain == store.card
+            with pytest.raises(el.errors.InvalidArgumentError, match="A view changes no card"):
+                store[:0].card["list"].append(1)
 
 
 def test_a_card_without_a_checksum_opens(tmp_path: Path) -> None:

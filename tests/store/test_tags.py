@@ -7,10 +7,13 @@ import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import episodelake as el
+from effort import some
+from episodelake.testing.adapters import case
 from maintenance_stores import files_under
 from real_environments import numbered_store, values_of
 from waiting import PATIENCE
@@ -61,19 +64,20 @@ def test_a_tag_names_the_version_shown(store: el.EpisodeStore) -> None:
         assert opened.version == store.tags[name]
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("name", HOSTILE, ids=repr)
-def test_hostile_names_are_refused(store: el.EpisodeStore, name: str) -> None:
+@pytest.mark.parametrize("cases", some(HOSTILE, 6))
+def test_hostile_names_are_refused(store: el.EpisodeStore, cases: Any) -> None:
     """No name leads out of the store or confuses a file system; nothing is written for it, nothing read."""
-    files = files_under(store.path.parent)
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.tag(name)
-    assert files_under(store.path.parent) == files
-    assert store.tags == {}
-    with pytest.raises((el.errors.VersionNotFoundError, el.errors.InvalidArgumentError)):
-        el.open(store.path, version=name)
-    with pytest.raises((el.errors.VersionNotFoundError, el.errors.InvalidArgumentError)):
-        store.untag(name)
+    for name in cases:
+        with case(name):
+            files = files_under(store.path.parent)
+            with pytest.raises(el.errors.InvalidArgumentError):
+                store.tag(name)
+            assert files_under(store.path.parent) == files
+            assert store.tags == {}
+            with pytest.raises((el.errors.VersionNotFoundError, el.errors.InvalidArgumentError)):
+                el.open(store.path, version=name)
+            with pytest.raises((el.errors.VersionNotFoundError, el.errors.InvalidArgumentError)):
+                store.untag(name)
 
 
 @pytest.mark.sample(3)

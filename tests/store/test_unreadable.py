@@ -29,6 +29,7 @@ import episodelake as el
 from episodelake.store.files import access, is_denied, is_passing, locate
 from episodelake.terminal.reports.open_store import explored
 from episodelake.terminal.reports.store_figures import store_figures
+from episodelake.testing.adapters import case
 from waiting import PATIENCE
 
 STORED, JOURNALLED = 5, 10
@@ -335,9 +336,9 @@ def test_errors_of_libraries_are_classified(dead: Path, tmp_path: Path, state: s
     assert len(told) >= 6
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
+def test_messages_of_services_are_classified() -> None:
+    """Answers 429 and 5xx, timeouts and lost connections pass by themselves; 401 and 403 deny access."""
+    cases: list[Any] = [
         ("Generic S3 error: HTTP error: request or response body error: operation timed out", "passing"),
         ("Client error with status 429 Too Many Requests: SlowDown", "passing"),
         ("Server returned non-2xx status code: 503 Service Unavailable", "passing"),
@@ -347,12 +348,11 @@ def test_errors_of_libraries_are_classified(dead: Path, tmp_path: Path, state: s
         ("Couldn't deserialize thrift: TProtocolException: Invalid data", "other"),
         ("Server returned error status code: 404 Not Found", "other"),
         ("Unexpected end of stream: Page was smaller (5) than expected (503)", "other"),
-    ],
-)
-def test_messages_of_services_are_classified(text: str, verdict: str) -> None:
-    """Answers 429 and 5xx, timeouts and lost connections pass by themselves; 401 and 403 deny access."""
-    error = ValueError(text)
-    assert (is_passing(error), is_denied(error)) == (verdict == "passing", verdict == "denied")
+    ]
+    for text, verdict in cases:
+        with case((text, verdict)):
+            error = ValueError(text)
+            assert (is_passing(error), is_denied(error)) == (verdict == "passing", verdict == "denied")
 
 
 VIEWS: dict[str, Callable[[el.EpisodeStore, Path], object]] = {

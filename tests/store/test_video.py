@@ -25,12 +25,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from effort import some, with_folders
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.columns import step_arrays
 from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg, video_column
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
 from episodelake.store.spaces import fixed
+from episodelake.testing.adapters import case
 from video_reader import read_column, row_groups
 from video_stores import (
     CODECS,
@@ -264,18 +266,19 @@ READERS: dict[str, Callable[[el.EpisodeStore, Path], Frames]] = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path, reader: str) -> None:
+def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Each frame is the one that its state names."""
-    found = set()
-    for camera, episode, t, frame in READERS[reader](el.open(store.path), tmp_path):
-        check_frame(frame, camera, episode, t)
-        found.add((camera, episode, t))
-    # The buffer draws, videos and the filter have some episodes, and windows no last observations.
-    some = ("replay buffer", "video", "video, one frame", "filtered")
-    ends = 0 if reader.startswith("windows") else len(LENGTHS)
-    least = 3 if reader in some else sum(LENGTHS) + ends
-    assert len(found) >= least * len(SHAPES)
+    for folder, reader in with_folders(READERS, tmp_path):
+        with case(reader):
+            found = set()
+            for camera, episode, t, frame in READERS[reader](el.open(store.path), folder):
+                check_frame(frame, camera, episode, t)
+                found.add((camera, episode, t))
+            # The buffer draws, videos and the filter have some episodes, and windows no last observations.
+            some = ("replay buffer", "video", "video, one frame", "filtered")
+            ends = 0 if reader.startswith("windows") else len(LENGTHS)
+            least = 3 if reader in some else sum(LENGTHS) + ends
+            assert len(found) >= least * len(SHAPES)
 
 
 def test_iterating_reads_the_next_episodes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -647,18 +650,21 @@ OPERATIONS = {
 SOURCES = {"segments": in_segments, "half encoded": half_encoded}
 
 
-@pytest.mark.sample
+_REWRITES_KEEP_FRAMES: Any = [*itertools.product(SOURCES, OPERATIONS)]
+
+
+@pytest.mark.parametrize("cases", some(_REWRITES_KEEP_FRAMES))
 @pytest.mark.usefixtures("small_groups")
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_rewrites_keep_frames(tmp_path: Path, operation: str, source: str) -> None:
+def test_rewrites_keep_frames(tmp_path: Path, cases: Any) -> None:
     """No frame changes, none is decoded, and every row group begins with a chunk."""
-    store = SOURCES[source](tmp_path)
-    cells = {frame.tobytes() for episode in store for frame in episode.observations["odd"]}
-    made = OPERATIONS[operation](store, tmp_path)
-    some = operation in ("delete and vacuum", "copy", "publish and pull")
-    check_store(made, [seed for seed in range(8) if not some or seed not in (2, 3)])
-    assert {frame.tobytes() for episode in made for frame in episode.observations["odd"]} <= cells
+    for folder, (source, operation) in with_folders(cases, tmp_path):
+        with case((source, operation)):
+            store = SOURCES[source](folder)
+            cells = {frame.tobytes() for episode in store for frame in episode.observations["odd"]}
+            made = OPERATIONS[operation](store, folder)
+            some = operation in ("delete and vacuum", "copy", "publish and pull")
+            check_store(made, [seed for seed in range(8) if not some or seed not in (2, 3)])
+            assert {frame.tobytes() for episode in made for frame in episode.observations["odd"]} <= cells
 
 
 @pytest.mark.usefixtures("small_groups")

@@ -26,7 +26,9 @@ from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 import independent_tables
+from effort import with_folders
 from episodelake.store.frames import ImageShape, VideoColumn, ffmpeg
+from episodelake.testing.adapters import case
 from video_stores import CODECS, SHAPES, Cameras, check_episode, play, recorded_store
 
 CAMERAS = {name: SHAPES[name] for name in ("odd", "exact")}
@@ -339,19 +341,20 @@ BAD_ENCODINGS: dict[str, tuple[Any, tuple[int, ...], Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_ENCODINGS)
-def test_bad_encodings_are_refused(tmp_path: Path, name: str) -> None:
+def test_bad_encodings_are_refused(tmp_path: Path) -> None:
     """Before anything is written, with what was expected."""
-    encodings, shape, dtype, message = BAD_ENCODINGS[name]
-    spaces = {"observation_space": Box(0, 255, shape, dtype), "action_space": Discrete(2)}
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        el.create(tmp_path / "store", encodings=encodings, **spaces)
-    assert not (tmp_path / "store").exists()
+    for folder, name in with_folders(BAD_ENCODINGS, tmp_path):
+        with case(name):
+            encodings, shape, dtype, message = BAD_ENCODINGS[name]
+            spaces = {"observation_space": Box(0, 255, shape, dtype), "action_space": Discrete(2)}
+            with pytest.raises(el.errors.InvalidArgumentError, match=message):
+                el.create(folder / "store", encodings=encodings, **spaces)
+            assert not (folder / "store").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_bad_options_of_video_are_refused() -> None:
+    """With what was expected."""
+    cases: list[Any] = [
         ({"codec": "vp9"}, "expected one of h264, hevc, av1"),
         ({"codec": ["h264"]}, "expected one of h264"),
         ({"crf": 52}, "a crf of at most 51"),
@@ -361,13 +364,10 @@ def test_bad_encodings_are_refused(tmp_path: Path, name: str) -> None:
         ({"gop": 1025}, "at most 1024"),
         ({"lossless": True, "gop": 3}, "take no codec, crf or gop"),
         ({"lossless": 1}, "True or False"),
-    ],
-    ids=str,
-)
-def test_bad_options_of_video_are_refused(options: dict[str, Any], message: str) -> None:
-    """With what was expected."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        el.Video(**options)
+    ]
+    for options, message in cases:
+        with case((options, message)), pytest.raises(el.errors.InvalidArgumentError, match=message):
+            el.Video(**options)
 
 
 H264 = {"codec": "h264", "crf": 23, "gop": 4}

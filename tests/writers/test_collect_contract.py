@@ -131,7 +131,7 @@ class CollectContract:
             assert len(found) == len(true), f"environment {lane}"
             for episode, rollout in zip(found, true, strict=True):
                 with case(f"environment {lane}, {len(rollout.actions)} steps"):
-                    check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                    check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
                     check_policy(episode)
                     late = list(episode.policy["asked"])[episode.length :]
                     assert not rollout.done or all(value is None for value in late)
@@ -231,7 +231,7 @@ class CollectContract:
                 for episode in self.stored(store, lane):
                     rollout = next(each for each in played if self._begins(episode, each, env))
                     whole = rollout.cut(episode.length)
-                    check_episode(episode, whole, env, self.adapter.told(whole, lane))
+                    check_episode(episode, whole, env, self.adapter.kept_infos(whole, lane))
                     check_policy(episode)
 
     def test_a_recorder_that_somebody_else_stepped_begins_anew(self, tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ class CollectContract:
                     rollout = next(each for each in played if self._begins(episode, each, env)).cut(
                         episode.length
                     )
-                    check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                    check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
                     check_policy(episode)
                 lost += env.calls - sum(map(len, found))
             # Of the step that failed nothing is kept, of any environment.
@@ -478,7 +478,7 @@ class CollectContract:
                     found = self.stored(store, lane)
                     true = [rollout for rollout in env.recorded() if rollout.options is not None]
                     for episode, rollout in zip(found, true, strict=False):
-                        check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                        check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
                         if not self.joint:
                             assert (episode.seed, episode.options) == (rollout.seed, rollout.options)
 

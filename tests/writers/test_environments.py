@@ -29,11 +29,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from effort import examples
+from effort import examples, some, with_folders
 from episodelake.readers.replaying.environment import remake_env
 from episodelake.readers.replaying.run_envs import RunEnv
 from episodelake.store.environments.artifacts import keep_artifact
 from episodelake.terminal.app import app
+from episodelake.testing.adapters import case
 from episodelake.writers.session.environment import LARGEST_UNASKED, keep_env
 from kept_environments import (
     Argumentless,
@@ -250,9 +251,9 @@ def test_files_that_are_named(tmp_path: Path, registered: Callable, monkeypatch:
         assert isinstance(value, kind) and str(value).endswith("/levels/1")
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
+def test_files_that_cannot_be_kept(tmp_path: Path) -> None:
+    """A name that is none, or a path that cannot be read, is refused before anything is recorded."""
+    cases: list[Any] = [
         {"../up": "f"},
         {"/absolute": "f"},
         {"a/../b": "f"},
@@ -265,18 +266,16 @@ def test_files_that_are_named(tmp_path: Path, registered: Callable, monkeypatch:
         {"a": "f", "a/b": "f"},
         {"a": 7},
         ["f"],
-    ],
-    ids=str,
-)
-def test_files_that_cannot_be_kept(tmp_path: Path, files: Any, monkeypatch: Any) -> None:
-    """A name that is none, or a path that cannot be read, is refused before anything is recorded."""
-    monkeypatch.chdir(tmp_path)
-    Path("f").write_text("f")
-    store = el.create("store", CartPoleEnv())
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.record(CartPoleEnv(), files=files)
-    assert store.refresh().runs.collect().is_empty()
-    assert list((store.path / "journal").iterdir()) == []
+    ]
+    for folder, files in with_folders(cases, tmp_path):
+        with case(files), pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.chdir(folder)
+            Path("f").write_text("f")
+            store = el.create("store", CartPoleEnv())
+            with pytest.raises(el.errors.InvalidArgumentError):
+                store.record(CartPoleEnv(), files=files)
+            assert store.refresh().runs.collect().is_empty()
+            assert list((store.path / "journal").iterdir()) == []
 
 
 def test_large_files_are_kept_if_they_are_named(tmp_path: Path, cheetah: Path) -> None:
@@ -387,17 +386,18 @@ STACKS: dict[str, Callable[[], gymnasium.Env]] = {
 }
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("make", STACKS.values(), ids=STACKS.keys())
-def test_environments_of_gymnasium_come_back_without_trust(make: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", some(STACKS.values(), 5))
+def test_environments_of_gymnasium_come_back_without_trust(tmp_path: Path, cases: Any) -> None:
     """What is made again has the same layers, plays like a fresh one, and replays what was recorded."""
-    store = record(tmp_path / "store", make(), 40)
-    again = store.make_env()
-    # A spec has room for one limit.
-    assert layers_of(again) == [layer for layer in layers_of(make()) if layer != "a second limit"]
-    same_play(make(), again)
-    assert all(report.same for report in store.replay())
-    again.close()
+    for folder, make in with_folders(cases, tmp_path):
+        with case(make):
+            store = record(folder / "store", make(), 40)
+            again = store.make_env()
+            # A spec has room for one limit.
+            assert layers_of(again) == [layer for layer in layers_of(make()) if layer != "a second limit"]
+            same_play(make(), again)
+            assert all(report.same for report in store.replay())
+            again.close()
 
 
 def test_a_model_of_ones_own(tmp_path: Path, cheetah: Path) -> None:
@@ -727,14 +727,15 @@ DAMAGED = {
 }
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("spec", DAMAGED.values(), ids=DAMAGED.keys())
-def test_damaged_specs(spec: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", some(DAMAGED.values(), 6))
+def test_damaged_specs(tmp_path: Path, cases: Any) -> None:
     """What is no spec is told as damage of the store, with trust or without."""
-    store = claiming_store(tmp_path / "store", spec)
-    for trust in (False, True):
-        with pytest.raises(el.errors.CorruptStoreError, match=store[0].run_id):
-            store.make_env(trust=trust)
+    for folder, spec in with_folders(cases, tmp_path):
+        with case(spec):
+            store = claiming_store(folder / "store", spec)
+            for trust in (False, True):
+                with pytest.raises(el.errors.CorruptStoreError, match=store[0].run_id):
+                    store.make_env(trust=trust)
 
 
 json_values = st.recursive(
@@ -798,22 +799,25 @@ WRONG_FILES: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.sample(7)
-@pytest.mark.parametrize("files", WRONG_FILES, ids=lambda files: repr(files[0].get("name"))[:20])
-def test_files_cannot_choose_their_place(files: list, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("cases", some(WRONG_FILES, 7))
+def test_files_cannot_choose_their_place(tmp_path: Path, cases: Any) -> None:
     """Names that lead out of the folder, and hashes that are none, are refused before anything is written."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    store = claiming_store(tmp_path / "store", spec_of(kwargs={"x": {"$file": ["a", "str"]}}), files=files)
-    before = all_files(tmp_path)
-    with pytest.raises(el.errors.CorruptStoreError, match="damaged environment bundle"):
-        store.make_env(trust=True)
-    with pytest.raises(el.errors.CorruptStoreError, match="damaged environment bundle"):
-        el.merge([store], tmp_path / "target")
-    assert not (tmp_path / "target").exists()
-    assert all_files(tmp_path) == before
-    assert [fault.kind for fault in store.verify().faults] == ["runs"]
+    for folder, files in with_folders(cases, tmp_path):
+        with case(files), pytest.MonkeyPatch.context() as monkeypatch:
+            temporary = folder / "temporary"
+            temporary.mkdir()
+            monkeypatch.setattr("tempfile.tempdir", str(temporary))
+            store = claiming_store(
+                folder / "store", spec_of(kwargs={"x": {"$file": ["a", "str"]}}), files=files
+            )
+            before = all_files(folder)
+            with pytest.raises(el.errors.CorruptStoreError, match="damaged environment bundle"):
+                store.make_env(trust=True)
+            with pytest.raises(el.errors.CorruptStoreError, match="damaged environment bundle"):
+                el.merge([store], folder / "target")
+            assert not (folder / "target").exists()
+            assert all_files(folder) == before
+            assert [fault.kind for fault in store.verify().faults] == ["runs"]
 
 
 def test_versions_that_are_none(tmp_path: Path) -> None:

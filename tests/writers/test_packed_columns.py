@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
+import duckdb
 import gymnasium
 import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.common.prefetch import prefetch
+from episodelake.store.journal import packed_columns
 from episodelake.store.journal.packed_columns import (
     PACKED,
+    PAGE_VALUE_BYTES,
     VALUE_BYTES,
     Arena,
     PackedRows,
@@ -33,8 +40,11 @@ from episodelake.store.journal.packed_columns import (
 from episodelake.store.journal.reading import PartReader
 from episodelake.store.journal.records import RunHeader
 from episodelake.store.journal.run_journal import PartWriter, part_path
+from episodelake.store.parquet.pages import footer_with_pages
+from episodelake.store.segments import steps_file
 from episodelake.store.spaces.arrow import UNGATHERED
-from waiting import line_of
+from episodelake.testing.adapters import case
+from waiting import background_threads, line_of, wait_until
 
 SHAPE = (64, 64, 3)
 SIZE = 64 * 64 * 3
@@ -109,7 +119,7 @@ def test_what_does_not_shrink_stays() -> None:
     packer = Packer()
     assert packer.packed(noise) is noise
     assert packer.packed(images).schema.field("observation").type == PACKED
-    mostly = pa.concat_batches([noise, batch_of([7], set()), noise])
+    mostly = pa.concat_batches([noise, batch_of([7], set()), batch_of([21], set(), noise=True)])
     assert packer.packed(mostly) is mostly
 
 
@@ -123,33 +133,120 @@ def test_short_and_uneven_values_stay() -> None:
     assert Packer().packed(little) is little
 
 
-@pytest.mark.parametrize(
-    "value_bytes",
-    [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""],
-)
-def test_a_journal_that_claims_other_sizes_is_set_aside(value_bytes: str, tmp_path: Path) -> None:
-    """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
-    store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
-    batch = Packer().packed(journal_rows(store, 5))
+def packed_by_earlier_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The observations of a batch as one LZ4 frame of bare values."""
     place = batch.schema.get_field_index("observation")
-    field = pa.field("observation", PACKED, metadata={VALUE_BYTES: value_bytes.encode()})
-    dead_journal(tmp_path / "store", batch.set_column(place, field, batch.column(place)))
-    with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
-        el.recover(tmp_path / "store")
-    assert [path.name for path in (tmp_path / "store/journal").iterdir()] == ["run-0123456789abcde.damaged"]
+    unit = pa.Codec("lz4").compress(b"".join(batch.column(place).to_pylist()), asbytes=True)
+    field = pa.field("observation", PACKED, metadata={VALUE_BYTES: str(SIZE).encode()})
+    return batch.set_column(place, field, pa.array([unit, *[b""] * (batch.num_rows - 1)], PACKED))
 
 
-@pytest.mark.parametrize("packing", [True, False])
-def test_journals_with_and_without_packed_columns_are_recovered(packing: bool, tmp_path: Path) -> None:
+def test_a_journal_that_claims_other_sizes_is_set_aside(tmp_path: Path) -> None:
+    """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
+    sizes = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
+    cases = itertools.product([PAGE_VALUE_BYTES, VALUE_BYTES], sizes)
+    for folder, (key, value_bytes) in with_folders(cases, tmp_path):
+        with case((key, value_bytes)):
+            path = folder / "store"
+            spaces = {"observation_space": FRAMES, "action_space": gymnasium.spaces.Discrete(2)}
+            store = el.create(path, **spaces)
+            pack = Packer().packed if key == PAGE_VALUE_BYTES else packed_by_earlier_writers
+            batch = pack(journal_rows(store, 5))
+            place = batch.schema.get_field_index("observation")
+            field = pa.field("observation", PACKED, metadata={key: value_bytes.encode()})
+            dead_journal(path, batch.set_column(place, field, batch.column(place)))
+            with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
+                el.recover(path)
+            assert [each.name for each in (path / "journal").iterdir()] == ["run-0123456789abcde.damaged"]
+
+
+@pytest.mark.parametrize("pack", [Packer().packed, packed_by_earlier_writers, lambda batch: batch])
+def test_journals_with_and_without_packed_columns_are_recovered(
+    pack: Callable[[pa.RecordBatch], pa.RecordBatch], tmp_path: Path
+) -> None:
     """What earlier writers journalled is read as what is journalled now."""
     store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
-    batch = journal_rows(store, 5)
-    dead_journal(tmp_path / "store", Packer().packed(batch) if packing else batch)
+    dead_journal(tmp_path / "store", pack(journal_rows(store, 5)))
     (run,) = el.recover(tmp_path / "store")
     assert (run.episodes, run.steps) == (1, 4)
     (episode,) = store.refresh()
     assert np.array_equal(episode.observations, np.arange(5)[:, None, None, None] + np.zeros(SHAPE, np.uint8))
     assert not store.verify().faults
+
+
+class Film(gymnasium.Env):
+    """Shows frames by episode and step; episodes have these lengths."""
+
+    observation_space, action_space = FRAMES, gymnasium.spaces.Discrete(2)
+
+    def __init__(self, frame: Callable[[int, int], np.ndarray], lengths: list[int]) -> None:
+        self._frame, self._lengths = frame, lengths
+        self._number, self._t = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """Begin the next episode."""
+        self._number, self._t = self._number + 1, 0
+        return self._frame(self._number, 0), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Show the next frame."""
+        self._t += 1
+        frame = self._frame(self._number, self._t)
+        return frame, 1.0, self._t == self._lengths[self._number], False, {}
+
+
+@pytest.mark.parametrize("case", ["short", "long", "noise", "late"])
+def test_a_segment_takes_the_pages_of_the_journal(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines and checksums find each frame in its row, whether pages are copied, cut or made anew."""
+    monkeypatch.setattr(steps_file, "GROUP_BYTES", 100 * SIZE)
+    lengths = [230, 60] if case == "long" else [40, 3, 25]
+    noisy = range(20, 90) if case == "noise" else range(0)
+    if case == "short":
+        monkeypatch.setattr(packed_columns, "_unpack", lambda *_: pytest.fail("a page was unpacked"))
+
+    def frame(number: int, t: int) -> np.ndarray:
+        noise = np.random.default_rng(t).integers(0, 256, SHAPE, np.uint8)
+        return noise if t in noisy else np.full(SHAPE, (number + t) % 256, np.uint8)
+
+    env = Film(frame, lengths)
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        for length in lengths:
+            recorder.reset()
+            for t in range(1, length + 1):
+                recorder.step(0)
+                if t % 30 == 0:
+                    recorder.flush()
+            if case == "late":
+                recorder.log(value=1.0)
+    expected = [frame(number, t) for number, length in enumerate(lengths) for t in range(length + 1)]
+    assert not store.refresh().verify().faults
+    (path,) = (tmp_path / "store" / "steps").glob("*.parquet")
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+        cells = [pq.read_table(path), pl.read_parquet(path).to_arrow(), file.read()]
+    cells.append(duckdb.sql(f"SELECT observation FROM '{path}'").to_arrow_table())
+    for table in cells:
+        assert table.column("observation").to_pylist() == [each.tobytes() for each in expected]
+    for group in groups:
+        columns = [group.column(index) for index in range(group.num_columns)]
+        assert group.total_byte_size == sum(column.total_uncompressed_size for column in columns)
+    assert np.array_equal(np.concatenate([each.observations for each in store.refresh()]), expected)
+
+
+def test_a_footer_is_written_as_it_was_read() -> None:
+    """Encoded footers are those that Arrow wrote, of columns of all kinds."""
+    values = {"a.b": [1, None], "list": [[1.5], []], "text": ["x", "y"], "flag": [True, None]}
+    sink = pa.BufferOutputStream()
+    table = pa.table({**values, **{f"column {index}": [0, 1] for index in range(40)}})
+    pq.write_table(
+        table, sink, row_group_size=1, write_page_index=True, sorting_columns=[pq.SortingColumn(0)]
+    )
+    data = sink.getvalue().to_pybytes()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    assert footer_with_pages(footer, [{}, {}]) == footer
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -273,4 +370,4 @@ def test_what_making_an_item_raises_comes_where_it_would_have_come() -> None:
     assert next(left) == 0
     left.close()
     assert made in ([0], [0, 1])
-    assert not any(thread.name.startswith("episodelake prefetching") for thread in threading.enumerate())
+    wait_until(lambda: not background_threads(), "the end of the background threads")

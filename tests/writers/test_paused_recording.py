@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from agent_environments import Comings
+from effort import some, with_folders
+from episodelake.testing.adapters import case
 from nasty_environments import (
     SmallEnv,
     new_store,
@@ -90,31 +93,36 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("kind", "durability"),
-    [("single", "flush"), ("single", "fsync"), ("single", "none"), ("vector", "flush")],
-)
-@pytest.mark.parametrize("when", ["journalled", "in memory"])
-def test_no_recovery_brings_a_discarded_episode_back(
-    tmp_path: Path, kind: str, durability: str, when: str
-) -> None:
+_NO_RECOVERY_BRINGS_A_DISCARDED: Any = [
+    *itertools.product(
+        [("single", "flush"), ("single", "fsync"), ("single", "none"), ("vector", "flush")],
+        ["journalled", "in memory"],
+    )
+]
+
+
+@pytest.mark.parametrize("cases", some(_NO_RECOVERY_BRINGS_A_DISCARDED, 2))
+def test_no_recovery_brings_a_discarded_episode_back(tmp_path: Path, cases: Any) -> None:
     """Whether its rows were in the journal when it was discarded or not."""
-    new_store(tmp_path, SmallEnv(9))
-    path = tmp_path / "store"
-    folders = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-c", KILLED, str(path), kind, durability, when]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)}, timeout=120)
-    assert done.returncode == -signal.SIGKILL
-    el.recover(path)
-    store = el.open(path)
-    if kind == "single":
-        assert shapes(store) == [(5, "cut", 0), (5, "cut", 1)]
-    else:
-        found = sorted((e.env_index, e.seed, e.end_reason) for e in store)
-        kept = [(0, 0, "cut"), (0, 1, "cut"), (0, 2, "interrupted"), (1, 1, "cut"), (1, 2, "cut")]
-        assert found == kept and {e.length for e in store} == {5}
-    assert not store.verify().faults
+    for folder, ((kind, durability), when) in with_folders(cases, tmp_path):
+        with case((kind, durability, when)):
+            new_store(folder, SmallEnv(9))
+            path = folder / "store"
+            folders = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+            command = [sys.executable, "-c", KILLED, str(path), kind, durability, when]
+            done = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)}, timeout=120
+            )
+            assert done.returncode == -signal.SIGKILL
+            el.recover(path)
+            store = el.open(path)
+            if kind == "single":
+                assert shapes(store) == [(5, "cut", 0), (5, "cut", 1)]
+            else:
+                found = sorted((e.env_index, e.seed, e.end_reason) for e in store)
+                kept = [(0, 0, "cut"), (0, 1, "cut"), (0, 2, "interrupted"), (1, 1, "cut"), (1, 2, "cut")]
+                assert found == kept and {e.length for e in store} == {5}
+            assert not store.verify().faults
 
 
 @pytest.mark.parametrize("flushed", [False, True])
@@ -153,40 +161,42 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExce
     monkeypatch.setattr(owner, name, failing)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("repeated", [True, False])
-@pytest.mark.parametrize("place", ["forget", "flush"])
-@pytest.mark.parametrize("team", [False, True])
-def test_a_discard_that_fails_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, team: bool, place: str, repeated: bool
-) -> None:
+_A_DISCARD_THAT_FAILS_MAY_BE_RE: Any = [*itertools.product([True, False], ["forget", "flush"], [False, True])]
+
+
+@pytest.mark.parametrize("cases", some(_A_DISCARD_THAT_FAILS_MAY_BE_RE, 2))
+def test_a_discard_that_fails_may_be_repeated(tmp_path: Path, cases: Any) -> None:
     """Interrupted anywhere, or without a journal, nothing of the episode is stored, not even by `close`."""
-    here = np.zeros(3, np.float32)
-    spaces = Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32)
-    names = ("observation_space", "action_space")
-    kind: dict[str, Any] = {"agents": {"a": spaces}} if team else dict(zip(names, spaces, strict=True))
-    store = el.create(tmp_path / "store", **kind)
-    options = {"flush_seconds": 1e6, "seal_seconds": 1e6}
-    with (store.team_writer if team else store.writer)(**options) as writer:
-        gone = writer.begin({"a": here} if team else here)
-        step = [PUSH, 1.0, here]
-        gone.append(*([{"a": value} for value in step] if team else step))
-        writer.flush()
-        session = writer.session
-        owner = session.finished if place == "forget" else session
-        error = KeyboardInterrupt() if place == "forget" else el.errors.StoreAccessError("full")
-        once(monkeypatch, owner, place, error)
-        with pytest.raises(type(error)):
-            gone.discard()
-        with pytest.raises(el.errors.RecorderStateError, match="has ended"):
-            gone.append(*([{"a": value} for value in step] if team else step))
-        if repeated:
-            gone.discard()
-            (part,) = (tmp_path / "store" / "journal").rglob("*.frames")
-            assert b'"discard"' in part.read_bytes()
-            with pytest.raises(el.errors.RecorderStateError, match="has ended already"):
-                gone.discard()
-    assert len(store.refresh()) == 0 and not store.verify().faults
+    for folder, (repeated, place, team) in with_folders(cases, tmp_path):
+        with case((repeated, place, team)), pytest.MonkeyPatch.context() as monkeypatch:
+            here = np.zeros(3, np.float32)
+            spaces = Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32)
+            names = ("observation_space", "action_space")
+            kind: dict[str, Any] = (
+                {"agents": {"a": spaces}} if team else dict(zip(names, spaces, strict=True))
+            )
+            store = el.create(folder / "store", **kind)
+            options = {"flush_seconds": 1e6, "seal_seconds": 1e6}
+            with (store.team_writer if team else store.writer)(**options) as writer:
+                gone = writer.begin({"a": here} if team else here)
+                step = [PUSH, 1.0, here]
+                gone.append(*([{"a": value} for value in step] if team else step))
+                writer.flush()
+                session = writer.session
+                owner = session.finished if place == "forget" else session
+                error = KeyboardInterrupt() if place == "forget" else el.errors.StoreAccessError("full")
+                once(monkeypatch, owner, place, error)
+                with pytest.raises(type(error)):
+                    gone.discard()
+                with pytest.raises(el.errors.RecorderStateError, match="has ended"):
+                    gone.append(*([{"a": value} for value in step] if team else step))
+                if repeated:
+                    gone.discard()
+                    (part,) = (folder / "store" / "journal").rglob("*.frames")
+                    assert b'"discard"' in part.read_bytes()
+                    with pytest.raises(el.errors.RecorderStateError, match="has ended already"):
+                        gone.discard()
+            assert len(store.refresh()) == 0 and not store.verify().faults
 
 
 # Several agents

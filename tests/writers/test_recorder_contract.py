@@ -116,7 +116,7 @@ class TestTurns(EnvironmentContract):
                 for episode in whole:
                     kept = envs[lane].history[0].cut(episode.length)
                     if kept.actions:
-                        check_episode(episode, kept, envs[lane], self.adapter.told(kept, lane))
+                        check_episode(episode, kept, envs[lane], self.adapter.kept_infos(kept, lane))
             assert not store.verify().faults
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.frames.chunks import Chunk
+from episodelake.testing.adapters import case
 from test_exchange_lerobot_video import ENCODERS, HEIGHT, WIDTH, decoded, encode, packets, pictures
 
 COUNT = 21
@@ -49,19 +52,27 @@ def chunks(store: el.EpisodeStore, column: str) -> list[Chunk]:
     return [Chunk.parse(memoryview(cell)) for cell in cells if cell]
 
 
-@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-@pytest.mark.parametrize("name", ENCODERS)
-def test_a_file_is_like_an_array(tmp_path: Path, name: str, suffix: str) -> None:
+def test_a_file_is_like_an_array(tmp_path: Path) -> None:
     """Shape, dtype, single frames, slices, lists and all frames are those that PyAV decodes."""
-    file = video(tmp_path / f"a.{suffix}", name)
-    frames, whole = el.frames_of(file), decoded(file)
-    assert (frames.shape, frames.dtype, frames.ndim, len(frames)) == (whole.shape, np.uint8, 4, COUNT)
-    assert np.array_equal(np.asarray(frames), whole)
-    for key in (0, 7, -1, slice(3, 12, 4), slice(None, None, -1), [5, 2, 5], np.arange(COUNT) % 3 == 0):
-        assert np.array_equal(frames[key], whole[key])
-    assert all(np.array_equal(one, other) for one, other in zip(frames, whole, strict=True))
-    with pytest.raises(IndexError):
-        frames[COUNT]
+    for folder, (suffix, name) in with_folders(itertools.product(["mp4", "mkv"], ENCODERS), tmp_path):
+        with case((suffix, name)):
+            file = video(folder / f"a.{suffix}", name)
+            frames, whole = el.frames_of(file), decoded(file)
+            assert (frames.shape, frames.dtype, frames.ndim, len(frames)) == (whole.shape, np.uint8, 4, COUNT)
+            assert np.array_equal(np.asarray(frames), whole)
+            for key in (
+                0,
+                7,
+                -1,
+                slice(3, 12, 4),
+                slice(None, None, -1),
+                [5, 2, 5],
+                np.arange(COUNT) % 3 == 0,
+            ):
+                assert np.array_equal(frames[key], whole[key])
+            assert all(np.array_equal(one, other) for one, other in zip(frames, whole, strict=True))
+            with pytest.raises(IndexError):
+                frames[COUNT]
 
 
 def test_grey_video_has_one_channel(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class Actor:
     """Asks a policy for actions.
 
     Args:
-        acting: how.
+        config: the policy, and how it is asked.
         space: the environment's action space; of a vector environment the batched one.
         single_space: the action space of one environment.
         size: how many environments; None for a single one.
@@ -195,24 +195,24 @@ class Actor:
 
     def __init__(
         self,
-        acting: PolicyConfig,
+        config: PolicyConfig,
         space: gymnasium.Space,
         single_space: gymnasium.Space,
         size: int | None,
         *,
         sample: PolicyFunction | None = None,
     ) -> None:
-        self._acting: Any = acting
+        self._config: Any = config
         self._single_space = single_space
         self._size = size
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
-        self._policy = without_gradients(_seeded(acting, space)) if sample is None else sample
-        hooks = acting.explore, acting.map_action, acting.map_action_inverse
+        self._policy = without_gradients(_seeded(config, space)) if sample is None else sample
+        hooks = config.explore, config.map_action, config.map_action_inverse
         # A sample of the action space is the environment's action already.
-        self._hooked = acting.policy is not None and any(hook is not None for hook in hooks)
-        self._inverse: Any = acting.map_action_inverse if acting.policy is None else None
-        self._generator = np.random.default_rng(acting.seed)
+        self._hooked = config.policy is not None and any(hook is not None for hook in hooks)
+        self._inverse: Any = config.map_action_inverse if config.policy is None else None
+        self._generator = np.random.default_rng(config.seed)
 
     def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
         """Ask the policy.
@@ -225,7 +225,7 @@ class Actor:
             InvalidArgumentError: the extras are no mapping from names to values.
         """
         columns: dict[str, Any] = {}
-        if self._acting.record_state:
+        if self._config.record_state:
             # Copied first: a policy may change its state in place.
             none = None if self._size is None else np.full(self._size, None)
             columns[STATE] = none if state is None else keyed(copied(state))
@@ -254,10 +254,10 @@ class Actor:
     def _changed(self, action: Any) -> Any:
         """Return the action as the hooks make it."""
         action = copy.deepcopy(action)
-        if self._acting.explore is not None:
-            action = self._acting.explore(action, self._generator)
-        if self._acting.map_action is not None:
-            action = self._acting.map_action(action)
+        if self._config.explore is not None:
+            action = self._config.explore(action, self._generator)
+        if self._config.map_action is not None:
+            action = self._config.map_action(action)
         return to_numpy(action)
 
     def _add(self, columns: dict[str, Any], extras: Mapping[str, Any]) -> None:
@@ -320,9 +320,9 @@ class Sample:
         return PolicyOutput(self.space.sample(), state=state)
 
 
-def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
-    policy: Any = acting.policy
-    seed = acting.seed
+def _seeded(config: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
+    policy: Any = config.policy
+    seed = config.seed
     if policy is None:
         return Sample(space, seed)
     seeding = getattr(policy, "seed", None)

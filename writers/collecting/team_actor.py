@@ -27,18 +27,18 @@ class TeamActor:
     """Asks policies for the actions of all agents that act.
 
     Args:
-        acting: the policy: one for all, or one for each agent; see `collect`.
+        config: the policy: one for all, or one for each agent; see `collect`.
         recorder: the environment's recorder.
     """
 
-    def __init__(self, acting: PolicyConfig, recorder: TeamRecorder) -> None:
-        self._acting = acting
+    def __init__(self, config: PolicyConfig, recorder: TeamRecorder) -> None:
+        self._config = config
         self._recorder = recorder
         self._env = recorder.env
-        self._joint = acting.policy is not None and not isinstance(acting.policy, Mapping)
+        self._joint = config.policy is not None and not isinstance(config.policy, Mapping)
         self._actors: dict[str, Actor] = {}
         self._shares: dict[str, _Share] = {}
-        _seed_policies(acting)
+        _seed_policies(config)
 
     def act(
         self, observation: Mapping[str, Any], info: Mapping[str, Any], state: Any
@@ -61,7 +61,7 @@ class TeamActor:
                 states[agent] = self._first_state(agent)
         if self._joint:
             given = {agent: states[agent] for agent in agents}
-            if self._acting.record_state:
+            if self._config.record_state:
                 # Copied first: the policy may change states in place.
                 states.update(copied(given))
             self._ask(({agent: observation[agent] for agent in agents}, infos, given))
@@ -75,8 +75,8 @@ class TeamActor:
 
     def _ask(self, asked: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
         """Ask the policy of all agents, and keep each one's share of the answer."""
-        assert callable(self._acting.policy)
-        actions, extras, states = read_output(without_gradients(self._acting.policy)(*asked), False)
+        assert callable(self._config.policy)
+        actions, extras, states = read_output(without_gradients(self._config.policy)(*asked), False)
         agents = asked[0]
         _check_answer("actions", actions, agents, all_of_them=True)
         _check_answer("extras", extras or {}, agents)
@@ -90,13 +90,13 @@ class TeamActor:
         known = self._actors.get(agent)
         if known is not None:
             return known
-        acting, space = self._acting, self._env.action_space(agent)
+        config, space = self._config, self._env.action_space(agent)
         order = list(getattr(self._env, "possible_agents", ()))
         number = order.index(agent) if agent in order else len(order) + len(self._actors)
-        seed = derived_seed(acting.seed, _OF_AGENT, number)
+        seed = derived_seed(config.seed, _OF_AGENT, number)
         policy = self._shares.setdefault(agent, _Share()) if self._joint else self._own("policy", agent)
         own = replace(
-            acting,
+            config,
             policy=None if policy is None else _unseeded(policy),
             seed=seed,
             explore=self._own("explore", agent),
@@ -114,7 +114,7 @@ class TeamActor:
 
     def _own(self, name: str, agent: str) -> Any:
         """Return an agent's part of an argument: the value itself, or that of its name or of its group."""
-        value = getattr(self._acting, name)
+        value = getattr(self._config, name)
         if not isinstance(value, Mapping):
             return value
         if agent in value:
@@ -155,17 +155,17 @@ def _unseeded(policy: Callable[..., Any]) -> Callable[..., Any]:
     return lambda observation, info, state: quiet(observation, info, state)
 
 
-def _seed_policies(acting: PolicyConfig) -> None:
+def _seed_policies(config: PolicyConfig) -> None:
     """Seed the policies that can be seeded, each of them once."""
-    policy: Any = acting.policy
+    policy: Any = config.policy
     policies = list(policy.values()) if isinstance(policy, Mapping) else [policy]
     seeded: list[Any] = []
     for number, each in enumerate(policies):
         seeding = getattr(each, "seed", None)
-        if acting.seed is None or not callable(seeding) or any(each is known for known in seeded):
+        if config.seed is None or not callable(seeding) or any(each is known for known in seeded):
             continue
         seeded.append(each)
-        seeding(derived_seed(acting.seed, _OF_POLICY, number) if isinstance(policy, Mapping) else acting.seed)
+        seeding(derived_seed(config.seed, _OF_POLICY, number) if isinstance(policy, Mapping) else config.seed)
 
 
 def _check_answer(name: str, given: Any, agents: Mapping[str, Any], *, all_of_them: bool = False) -> None:
@@ -184,7 +184,7 @@ def _check_answer(name: str, given: Any, agents: Mapping[str, Any], *, all_of_th
         )
 
 
-def check_team(env: Any, acting: PolicyConfig, groups: Sequence[AgentGroup]) -> None:
+def check_team(env: Any, config: PolicyConfig, groups: Sequence[AgentGroup]) -> None:
     """Make sure that mappings by agent name agents or groups, and that every possible agent has a policy.
 
     Raises:
@@ -195,18 +195,18 @@ def check_team(env: Any, acting: PolicyConfig, groups: Sequence[AgentGroup]) -> 
     if not (possible and groups):
         return
     names = [group.name for group in groups]
-    if not isinstance(acting.initial_state, Mapping | None):
+    if not isinstance(config.initial_state, Mapping | None):
         raise InvalidArgumentError(
-            f"initial_state is {type(acting.initial_state).__name__}; expected a mapping by agent or group."
+            f"initial_state is {type(config.initial_state).__name__}; expected a mapping by agent or group."
         )
     for name in ("policy", "explore", "map_action", "map_action_inverse", "initial_state"):
-        value = getattr(acting, name)
+        value = getattr(config, name)
         wrong = [key for key in value if key not in possible + names] if isinstance(value, Mapping) else []
         if wrong:
             raise InvalidArgumentError(
                 f"{name} has the key {wrong[0]!r}; the agents are {possible}, their groups {names}."
             )
-    policy: Any = acting.policy
+    policy: Any = config.policy
     for agent in possible if isinstance(policy, Mapping) else ():
         group = names[AgentGroup.find(groups, agent, env.observation_space(agent), env.action_space(agent))]
         if agent not in policy and group not in policy:

@@ -336,7 +336,9 @@ class ArrowRows:
             try:
                 self._check_row(piece.rows.slice(row, 1), last=last, seen=seen)
             except EpisodelakeError as wrong:
-                return SpaceMismatchError(f"{piece.place(row)}: {_problem(wrong)}")
+                # The hint of columns that do not fit is about damaged files.
+                hint = "" if isinstance(wrong, CorruptStoreError) else wrong.hint
+                return SpaceMismatchError(f"{piece.place(row)}: {wrong.problem}", hint=hint)
         return error
 
     def _check_row(self, row: pa.Table, *, last: bool, seen: bool) -> None:
@@ -349,10 +351,6 @@ class ArrowRows:
 
 class _Located(SpaceMismatchError):
     """An error that names its place already."""
-
-
-def _problem(error: EpisodelakeError) -> str:
-    return str(error).partition(" Hint: the file is damaged")[0]
 
 
 def _path(schema: StepSchema, group: ColumnGroup, name: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
+from ...store.dynamic.column_groups import ColumnSet, DynamicRows
 from ...store.dynamic.columns import SegmentColumns
 from ...store.errors import InvalidArgumentError, SpaceMismatchError, StoreAccessError
 from ...store.frames import EncodedFrames
@@ -115,7 +115,7 @@ class WholeBlock:
         for rows, mappings in zip(self._dynamic, (whole.infos, whole.policies, whole.extras), strict=True):
             for at, mapping in enumerate((mappings or ())[start:stop], row):
                 if mapping:
-                    rows.put(at, owned(mapping))
+                    rows.put(at, mapping)
         return behind
 
     def batch(self, stop: int, columns: Sequence[ColumnSet]) -> pa.RecordBatch:

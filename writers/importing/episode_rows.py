@@ -89,7 +89,7 @@ class SpanDataset(ForeignDataset, Generic[AnySpan]):
 STANDS, FOLLOWS = "stands", "follows"
 
 
-class Layout:
+class RowLayout:
     """Where the rows of some episodes go.
 
     Args:

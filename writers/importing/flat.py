@@ -40,7 +40,7 @@ from .episode_rows import (
     NOTHING_LEFT,
     STANDS,
     UNUSED,
-    Layout,
+    RowLayout,
     SpanDataset,
     count_endings,
     differing_rows,
@@ -238,7 +238,7 @@ class FlatDataset(SpanDataset[_Span]):
         rewards = _reward(reward, self.reward_shape)
         count_endings(kinds, rewards[lasts], self.losses)
         self._count(values, rewards, lasts, kinds)
-        layout = Layout(kinds, stops - starts)
+        layout = RowLayout(kinds, stops - starts)
         numbers = np.arange(episodes.start, episodes.stop)
         steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
         steps[REWARD] = layout.acted(_arrow(rewards, 1))

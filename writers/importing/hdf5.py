@@ -239,6 +239,8 @@ def as_flags(values: np.ndarray, place: str) -> np.ndarray:
             f"{place} has shape {values.shape} and dtype {values.dtype}; expected a flag per row."
         )
     values = values.reshape(len(values))
+    if values.dtype.kind == "b":
+        return values.copy()
     odd = np.flatnonzero((values != 0) & (values != 1))
     if len(odd):
         raise DatasetError(f"{place}: row {odd[0]:,} is {values[odd[0]]}; expected 0 or 1.")

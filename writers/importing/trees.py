@@ -151,7 +151,7 @@ def is_group(item: Any) -> bool:
 
 
 class OpenedGroup:
-    """A group of a tree with its arrays open, since HDF5 opens an array anew at each access.
+    """A group of a tree with its arrays open: HDF5 opens an array at each access.
 
     Attributes:
         attrs: of the group.

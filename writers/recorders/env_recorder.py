@@ -208,7 +208,7 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         """Begin a run without an episode."""
         self._rows = self._begin_run(store, env, rows, describe=describe, **given)
         if self._infos.keys is not None:
-            self._rows.choose_infos(self._infos.owned)
+            self._rows.choose_infos(self._infos.chosen)
         # The current episode; and the same while it goes on, None once it is done or the recorder is closed.
         self._episode: Live | None = None
         self._running: Live | None = None

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
-from numpy import ndarray
+from numpy import float64, ndarray
 
 from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze_value
@@ -145,12 +145,16 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 observation.__class__ is ndarray
                 and observation.dtype is seen_type
                 and observation.shape == seen_shape
-                and reward.__class__ is float
-                and not (terminated is not False or truncated is not False or info or self._logged)
+                and (reward.__class__ is float or reward.__class__ is float64)
+                and not (terminated is not False or truncated is not False or self._logged)
                 and episode.number == buffer.number
             ):
                 seen[row] = observation.tobytes()
                 rewards[row] = reward
+                if info:
+                    buffer.put_info(row, info)
+                if reward.__class__ is not float:
+                    reward = float(reward)
                 length, total = episode.length + 1, episode.episode_return + reward
                 # One assignment, which no signal interrupts: a row counts with its tally.
                 buffer.count, episode.length, episode.episode_return = row + 1, length, total
@@ -161,6 +165,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 if terminated or truncated:
                     self._stop(env_done=True)
         except BaseException:
+            buffer.drop_uncounted(row)
             # The environment may have moved, so the next transition would not follow the last one recorded.
             if self._running is not None:
                 self._stop(reset_because=INTERRUPTED)
@@ -212,7 +217,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         if self._running is not None and self._running is not episode:
             raise RecorderStateError(
                 "The environment reset its own recorder in the middle of a step, which now belongs to no "
-                "running episode and is not recorded. Hint: call reset() between steps."
+                "running episode and is not recorded.",
+                hint="Call reset() between steps.",
             )
         buffer = self._rows.room()
         buffer.put_action(buffer.count, action)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...store.dynamic.column_groups import owned
 from ...store.dynamic.logical_types import nest
 from ...store.journal.episodes import Ends
 from ...store.schema import RESET_ROW
@@ -125,10 +124,10 @@ class StepCalls:
         block.numbers[fresh], block.kinds[fresh] = begins.numbers, RESET_ROW
         block.begins.append(begins)
         for row, (_, answer) in zip(fresh.tolist(), self.continued.values(), strict=True):
-            info = self._recording.infos.owned(answer.info)
+            info = self._recording.infos.chosen(answer.info)
             for dynamic, mapping in ((block.infos, info), (block.extras, answer.extra)):
                 if mapping:
-                    dynamic.put(row, owned(mapping))
+                    dynamic.put(row, mapping)
         return ends.chosen(~mine), stop + len(envs)
 
     def _of(self, place: int, final: bool) -> tuple[Any, dict[Any, Any]]:
@@ -162,11 +161,11 @@ class StepCalls:
             block.rewards.put(row, answer.reward)
         if step.t:
             block.terminated[row], block.truncated[row] = bool(answer.terminated), bool(answer.truncated)
-        info = self._recording.infos.owned(answer.info)
+        info = self._recording.infos.chosen(answer.info)
         groups = (block.infos, info), (block.policies, answer.policy), (block.extras, answer.extra)
         for dynamic, mapping in groups:
             if mapping:
-                dynamic.put(row, owned(mapping))
+                dynamic.put(row, mapping)
         flagged, done = bool(answer.terminated or answer.truncated), step.terminated or step.truncated
         if flagged and not (answer.end or done):
             self._recording.ended_early.add(step.env_index)

@@ -19,7 +19,6 @@ import numpy as np
 
 from ...store.common.arguments import as_flags, suggest
 from ...store.common.foreign_arrays import to_numpy
-from ...store.dynamic.column_groups import owned
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
 
@@ -276,16 +275,12 @@ class InfoChoice:
                 stacklevel=4,
             )
 
-    def owned(self, info: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Return the chosen entries of an info; the caller cannot change them later.
-
-        Raises:
-            SpaceMismatchError: the info is no mapping.
-        """
-        if self.keys is not None and isinstance(info, Mapping):
-            self.note(info)
-            info = {key: value for key, value in info.items() if key in self.keys}
-        return owned(info)
+    def chosen(self, info: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return the chosen entries of an info."""
+        if self.keys is None or not isinstance(info, Mapping):
+            return info
+        self.note(info)
+        return {key: value for key, value in info.items() if key in self.keys}
 
 
 #: Values with one entry for each environment, and which of these they are for; None: all.

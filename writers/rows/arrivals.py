@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.common.arguments import as_flag
-from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
+from ...store.dynamic.column_groups import ColumnSet, DynamicRows
 from ...store.dynamic.logical_types import field
 from ...store.errors import InvalidArgumentError
 from ...store.journal.episodes import AgentRecord, EpisodeFacts
@@ -93,12 +93,12 @@ class ArrivalBuffer:
         #: Copies an action into a row. Done for the next row, before the environment gets to see the action;
         #: raises SpaceMismatchError if it does not fit the space.
         self.put_action = self._actions.put
-        #: Returns what of an info is stored, as a copy where the caller could change it.
-        self.owned_info: Callable[[Mapping], Mapping] = owned
         self._terminated = np.zeros(self.capacity, bool)
         self._truncated = np.zeros(self.capacity, bool)
         self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
         self._infos, self._policies, self._extras = DynamicRows(), DynamicRows(), DynamicRows()
+        #: Puts an info into a row, which `drop_uncounted` takes back.
+        self.put_info: Callable[[int, Mapping], None] = self._infos.put
         self._scalar_reward = not schema.reward_shape
         #: Rows, dtype and shape of actions and of observations, and the rewards, for callers that put small
         #: arrays and a float themselves; None for what only `put_action` and `add_step` take.
@@ -124,7 +124,6 @@ class ArrivalBuffer:
         """
         row = self.count
         self._put_observation(row, observation)
-        info, extra = info and self.owned_info(info), extra and owned(extra)
         try:
             self._kinds[row] = RESET_ROW
             self._put_dynamic(row, info, None, extra)
@@ -162,10 +161,6 @@ class ArrivalBuffer:
         else:
             self._put_reward(row, reward)
             reward = self._reward_numbers[row] if self._scalar_reward else self._reward_values[row].tolist()
-        if info:
-            info = self.owned_info(info)
-        if policy or extra:
-            policy, extra = policy and owned(policy), extra and owned(extra)
         length = episode.length + 1
         if self._scalar_reward:
             total = episode.episode_return + reward
@@ -173,10 +168,8 @@ class ArrivalBuffer:
             pairs = zip(episode.episode_return, reward, strict=True)
             total = [before + part for before, part in pairs]
         try:
-            if info:
-                self._infos.put(row, info)
-            if policy or extra:
-                self._put_dynamic(row, None, policy, extra)
+            if info or policy or extra:
+                self._put_dynamic(row, info, policy, extra)
             if terminated:
                 self._terminated[row] = True
             if truncated:
@@ -202,7 +195,6 @@ class ArrivalBuffer:
             SpaceMismatchError: it is no mapping; nothing was added.
         """
         row = self.count
-        policy = owned(policy)
         try:
             self._kinds[row] = LATE_ROW
             self._policies.put(row, policy)
@@ -216,9 +208,21 @@ class ArrivalBuffer:
     def _put_dynamic(
         self, row: int, info: Mapping | None, policy: Mapping | None, extra: Mapping | None
     ) -> None:
-        for rows, mapping in ((self._infos, info), (self._policies, policy), (self._extras, extra)):
+        if info:
+            self.put_info(row, info)
+        for rows, mapping in ((self._policies, policy), (self._extras, extra)):
             if mapping:
                 rows.put(row, mapping)
+
+    def choose_infos(self, chosen: Callable[[Mapping], Mapping] | None) -> None:
+        """Store of each info what this function returns; all of it if None."""
+        put = self._infos.put
+        self.put_info = put if chosen is None else lambda row, info: put(row, chosen(info))
+
+    def drop_uncounted(self, row: int) -> None:
+        """Undo what an interrupted call put into a row, unless the row counts."""
+        if row == self.count:
+            self._clear(row)
 
     def _clear(self, row: int) -> None:
         """Undo what was put into a row that does not count."""

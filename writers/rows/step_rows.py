@@ -48,6 +48,7 @@ class StepRows:
         self._session = session
         self._schema = session.store.schema
         self._flush_steps = session.options.flush_steps
+        self._chosen_infos: Callable[[Mapping], Mapping] | None = None
         self.buffer = self._new_buffer(_FIRST_ROWS)
         self._events: list[dict[str, Any]] = []
         self._live: dict[int, LiveEpisode] = {}
@@ -115,9 +116,10 @@ class StepRows:
                 raise
         return episode
 
-    def choose_infos(self, owned_info: Callable[[Mapping], Mapping]) -> None:
-        """Store of each info what this function returns: entries that the caller cannot change later."""
-        self.buffer.owned_info = owned_info
+    def choose_infos(self, chosen: Callable[[Mapping], Mapping]) -> None:
+        """Store of each info what this function returns."""
+        self._chosen_infos = chosen
+        self.buffer.choose_infos(chosen)
 
     def room(self, rows: int = 1) -> ArrivalBuffer:
         """Return the row buffer, with room for this many more rows.
@@ -133,13 +135,12 @@ class StepRows:
             self.observer.pull()
         with self._session.lock:
             self._session.write_rows()
-            owned_info = self.buffer.owned_info
             self.buffer = self._new_buffer(self.buffer.next_capacity, rows)
-            self.buffer.owned_info = owned_info
         return self.buffer
 
     def _new_buffer(self, capacity: int, rows: int = 0) -> ArrivalBuffer:
         buffer = self.buffer_class(self._schema, capacity, rows)
+        buffer.choose_infos(self._chosen_infos)
         if self._flush_steps is not None and not self.many_agents:
             # Set here, so that a run without the option does nothing for it in any step.
             buffer.plain = NOT_PLAIN

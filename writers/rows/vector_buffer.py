@@ -78,7 +78,7 @@ class DynamicBlock:
         self._entries.append(entry)
 
     def put(self, row: int, mapping: Any) -> None:
-        """Add the mapping of a single row; `mapping` is one that `owned` gave."""
+        """Add the mapping of a single row; values that the caller could change later are copied."""
         self._single.put(row, mapping)
 
     def drop_from(self, row: int) -> None:

@@ -68,6 +68,7 @@ from .features import (
 )
 from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
 from .mapping import roles_of
+from .step_labels import annotated
 from .videos import span_frames, video_frames
 
 OURS = "meta/episodelake.json"
@@ -111,7 +112,7 @@ class _Dataset(ForeignDataset):
         ours = read_json(folder / OURS) if exists(folder / OURS) else {}
         if options.mapping is not None:
             # Its spaces are those of other roles.
-            ours = {key: value for key, value in ours.items() if key == "card"}
+            ours = {key: value for key, value in ours.items() if key in ("card", "annotations")}
         self._roles = roles = roles_of(options.mapping, features, ours, folder / INFO)
         self._features = {**features, **roles.described}
         self._observations, self._actions = roles.observation, roles.action
@@ -140,7 +141,11 @@ class _Dataset(ForeignDataset):
         taken = {*_COUNTERS, *roles.features}
         self._columns = self._video_columns()
         self.encodings = {column: self._encoding(name) for name, column in self._columns.items()}
-        self._others = extra_names([name for name in features if name not in taken], "lerobot")
+        free = [name for name in features if name not in taken]
+        self._labels = {name: each for name, each in ours.get("annotations", {}).items() if name in free}
+        others = [name for name in free if name not in self._labels]
+        self._others = extra_names(others, "lerobot")
+        self._others.update((name, each["name"]) for name, each in self._labels.items())
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
 
     def _space(self, named: Mapping[str, str], ours: Mapping[str, Any], side: str) -> Space:
@@ -206,11 +211,8 @@ class _Dataset(ForeignDataset):
         values = {name: column for name, column in values.items() if column is not None}
         rewards = self._rewards(frames, entry)
         terminated, truncated = self._ends(frames, entry)
-        extra = {
-            ours: self._own_column(name, values[name])
-            for name, ours in self._others.items()
-            if name in values
-        }
+        own = {name: self._own_column(name, values[name]) for name in self._others if name in values}
+        extra = {self._others[name]: column for name, column in own.items() if column is not None}
         metadata, seed, options = self._metadata(frames, entry, extra)
         expected = np.arange(entry.length) / self._fps
         if not (np.abs(times - expected) <= 1e-3 + 1e-5 * expected).all():
@@ -285,8 +287,13 @@ class _Dataset(ForeignDataset):
             )
         return array.astype(kind, copy=False).reshape(entry.length, *shape)
 
-    def _own_column(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return a step column of its own: single numbers as (T,), and the texts of GR00T's annotations."""
+    def _own_column(self, name: str, values: np.ndarray) -> np.ndarray | None:
+        """Return a step column of its own: single numbers as (T,), and the texts of GR00T's annotations.
+
+        Annotations of an export come back with their type; None if the episode has none.
+        """
+        if name in self._labels:
+            return annotated(self._labels[name]["dtype"], values)
         values = values[:, 0] if values.shape[1:] == (1,) else values
         if not name.startswith(ANNOTATION) or values.ndim != 1 or values.dtype.kind not in "iu":
             return values

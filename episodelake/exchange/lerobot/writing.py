@@ -3,7 +3,7 @@
 A row is a transition, so the last observation of an episode is lost. `next.done` is set where an episode was
 terminated or truncated, `next.truncated` where it was truncated; one that was cut has neither. What LeRobot
 has no place for, and ignores, is in `meta/episodelake.json` and columns `episodelake/*` of `meta/episodes`.
-Annotations of episodes are columns `annotations/*` there.
+Annotations of episodes are columns `annotations/*` there; those of steps are features of frames.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from ...plugin.columns import EXTRA
 from ...readers.exporting.capabilities import int64, nothing
 from ...readers.exporting.shards import array_column, image_files, is_image
 from .features import column_of
+from .step_labels import StepLabels
 from .written_files import (
     DATA_MB,
     DATA_PATH,
@@ -84,6 +85,7 @@ _FPS = partial(positive_number, most=1000)
         policy=nothing,
         own=_is_task,
         form="text of a task",
+        annotations=True,
         labels="metadata",
         last_observation="lost",
         both="truncated",
@@ -142,6 +144,8 @@ class _Dataset:
         self._features["timestamp"] = {"dtype": "float32", "shape": [1], "names": None}
         for name in ("frame_index", "episode_index", "index", "task_index"):
             self._features[name] = {"dtype": "int64", "shape": [1], "names": None}
+        self._labels = StepLabels(export)
+        self._features.update(self._labels.features)
         self._tasks: dict[str, int] = {}
         self._statistics = Statistics(
             [name for name, feature in self._features.items() if feature["dtype"] in ("image", "video")]
@@ -222,8 +226,11 @@ class _Dataset:
             }
         )
         row: dict[str, Any] = {"episode_index": index, "tasks": list(dict.fromkeys(tasks)), "length": length}
-        columns = {}
+        columns, labels = {}, self._labels.columns(episode)
         for name, feature in self._features.items():
+            if name in labels:
+                columns[name] = labels[name]
+                continue
             if feature["dtype"] == "float64":
                 what = f"digits of {name}, which LeRobot reads as float32"
                 self._export.losses.add(what, _rounded(values[name], np.float32))
@@ -338,6 +345,7 @@ class _Dataset:
                 }
                 for side, space in both.items()
             },
+            "annotations": self._labels.described,
             "card": {**self._export.card, **self._stated},
         }
 

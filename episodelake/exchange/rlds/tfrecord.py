@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from google_crc32c import value as crc32c
@@ -20,6 +20,10 @@ from ...plugin import check_bytes
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
+#: Tag, start and end of a field's content.
+_Field = tuple[int, int, int]
+#: Wire types, the lowest bits of a tag: integers, and bytes with their length.
+_INTEGER, _BYTES = 0, 2
 
 
 def record_offsets(file: Path) -> Iterator[int]:
@@ -91,81 +95,91 @@ def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
     """
     contents: dict[str, list[bytes] | np.ndarray] = {}
     try:
-        for _, features in _fields(memoryview(data)):
-            for _, entry in _fields(features):
-                parts = dict(_fields(entry))
-                contents[bytes(parts[1]).decode()] = _values(parts.get(2, memoryview(b"")))
+        for _, place, end in _fields(data, 0, len(data)):
+            for _, start, stop in _fields(data, place, end):
+                parts = {field[0]: field for field in _fields(data, start, stop)}
+                name = _content_of(data, parts[_BYTES | 1 << 3])
+                _, start, stop = parts.get(_BYTES | 2 << 3, (0, 0, 0))
+                contents[name.decode()] = _values(data, start, stop)
     except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
         raise DatasetError(f"A record is no tf.train.Example: {error!r}.") from error
     return contents
 
 
-def _values(feature: memoryview) -> list[bytes] | np.ndarray:
+def _values(data: bytes, place: int, end: int) -> list[bytes] | np.ndarray:
     """Return the values of a `Feature`; its field gives their type."""
-    for kind, content in _fields(feature):
-        if kind == 1:
-            return _byte_items(content)
-        items = [item for _, item in _fields(content)]
-        if kind == 2:
-            return np.frombuffer(b"".join(items), "<f4")
-        parts = [_integers(item) for item in items]
+    for tag, start, stop in _fields(data, place, end):
+        if tag == _BYTES | 1 << 3:
+            return _byte_items(data, start, stop)
+        items = _fields(data, start, stop)
+        if tag == _BYTES | 2 << 3:
+            return np.frombuffer(b"".join([_content_of(data, item) for item in items]), "<f4")
+        parts = [_integers(data, item) for item in items]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
     return []
 
 
-def _byte_items(content: memoryview) -> list[bytes] | np.ndarray:
+def _byte_items(data: bytes, start: int, stop: int) -> list[bytes] | np.ndarray:
     """Return the items of a `BytesList`; several of one length stay where they are, in an array."""
-    if content[:1] == b"\n":
-        length, head = _varint(content, 1)
-        size = head + length
-        if length and len(content) > size and len(content) % size == 0:
-            count = len(content) // size
-            heads = np.ndarray((count, head), np.uint8, content, strides=(size, 1))
-            if (heads == heads[0]).all():
-                return np.ndarray((count,), f"V{length}", content, head, (size,))
-    return [bytes(item) for _, item in _fields(content)]
+    if data[start : min(start + 1, stop)] == b"\n":
+        length, content = _varint(data, start + 1)
+        size = content - start + length
+        if length and stop - start > size and (stop - start) % size == 0:
+            count = (stop - start) // size
+            if all(data[at:stop:size] == data[at : at + 1] * count for at in range(start, content)):
+                return np.ndarray((count,), f"V{length}", data, content, (size,))
+    return [_content_of(data, item) for item in _fields(data, start, stop)]
 
 
-def _integers(item: memoryview | int) -> np.ndarray:
+def _integers(data: bytes, item: _Field) -> np.ndarray:
     """Return packed integers, seven bits in a byte, the lowest first; or a single one."""
-    if isinstance(item, int):
-        return np.array([item], np.uint64).view(np.int64)
-    data = np.frombuffer(item, np.uint8)
-    if bytes(item).isascii():  # none above 127, asked without a reduction
-        return data.astype(np.int64)
-    ends = np.flatnonzero(data < 128)
-    if not len(ends) or ends[-1] != len(data) - 1:
+    tag, start, _ = item
+    if tag & 7 == _INTEGER:
+        return np.array([_varint(data, start)[0]], np.uint64).view(np.int64)
+    content = _content_of(data, item)
+    packed = np.frombuffer(content, np.uint8)
+    if content.isascii():  # none above 127, asked without a reduction
+        return packed.astype(np.int64)
+    ends = np.flatnonzero(packed < 128)
+    if not len(ends) or ends[-1] != len(packed) - 1:
         raise ValueError("an integer has no end")
     starts = np.concatenate([[0], ends[:-1] + 1])
-    places = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
-    parts = (data & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
+    places = np.arange(len(packed)) - np.repeat(starts, ends - starts + 1)
+    parts = (packed & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
     return np.bitwise_or.reduceat(parts, starts).view(np.int64)
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message: number, and bytes or an integer."""
-    place, end = 0, len(data)
+def _content_of(data: bytes, item: _Field) -> bytes:
+    tag, start, stop = item
+    if tag & 7 == _INTEGER:
+        raise ValueError("a field is an integer, where bytes are expected")
+    return data[start:stop]
+
+
+def _fields(data: bytes, place: int, end: int) -> list[_Field]:
+    """Return the fields of a message: tag (number and wire type), and where its content begins and ends."""
+    fields: list[_Field] = []
     while place < end:
         # Most numbers have one byte.
         tag, place = (data[place], place + 1) if data[place] < 128 else _varint(data, place)
         kind = tag & 7
-        if kind == 0:
-            value, place = _varint(data, place)
-            yield tag >> 3, value
-            continue
-        if kind == 2:
+        if kind == _BYTES:
             length, place = (data[place], place + 1) if data[place] < 128 else _varint(data, place)
+            stop = place + length
+        elif kind == _INTEGER:
+            stop = _varint(data, place)[1]
         elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
+            stop = place + (8 if kind == 1 else 4)
         else:
             raise ValueError(f"a field has the unknown wire type {kind}")
-        if place + length > end:
+        if stop > end:
             raise ValueError("a field ends after its message")
-        yield tag >> 3, data[place : place + length]
-        place += length
+        fields.append((tag, place, stop))
+        place = stop
+    return fields
 
 
-def _varint(data: memoryview, place: int) -> tuple[int, int]:
+def _varint(data: bytes, place: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[place]

@@ -254,10 +254,10 @@ def _part(stated: Mapping[str, Any]) -> Space:
 #: RLlib's dicts of spaces.
 _SPACES: dict[str, Callable[[Mapping[str, Any]], gymnasium.Space]] = {
     "box": _box,
-    "discrete": lambda told: spaces.Discrete(told["n"], start=told.get("start", 0)),
-    "multi-binary": lambda told: spaces.MultiBinary(told["n"]),
-    "multi-discrete": lambda told: spaces.MultiDiscrete(_array(told["nvec"]), np.dtype(told["dtype"])),
-    "tuple": lambda told: spaces.Tuple([_part(each) for each in told["spaces"]]),
-    "dict": lambda told: spaces.Dict({key: _part(each) for key, each in told["spaces"].items()}),
+    "discrete": lambda given: spaces.Discrete(given["n"], start=given.get("start", 0)),
+    "multi-binary": lambda given: spaces.MultiBinary(given["n"]),
+    "multi-discrete": lambda given: spaces.MultiDiscrete(_array(given["nvec"]), np.dtype(given["dtype"])),
+    "tuple": lambda given: spaces.Tuple([_part(each) for each in given["spaces"]]),
+    "dict": lambda given: spaces.Dict({key: _part(each) for key, each in given["spaces"].items()}),
     "text": _text,
 }

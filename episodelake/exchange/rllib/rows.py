@@ -26,7 +26,7 @@ from ...writers.importing.columns import array_space, column_of, discrete_space
 from ...writers.importing.episode_rows import (
     FOLLOWS,
     NOTHING_LEFT,
-    Layout,
+    RowLayout,
     SpanDataset,
     count_endings,
     differing,
@@ -124,7 +124,7 @@ class RowsDataset(SpanDataset[Span]):
         self._check(spans, rows, np.cumsum(lengths))
         kind = FOLLOWS if self._has_next else self._options.last_observation
         kinds = [kind] * len(spans)
-        layout = Layout(kinds, lengths)
+        layout = RowLayout(kinds, lengths)
         lasts = column_of(rows, "rewards").take(pa.array(np.cumsum(lengths) - 1))
         count_endings(kinds, lasts.to_pylist(), self.losses)
         return ForeignTable(self._steps(spans, rows, layout), _episodes(spans, rows, layout))
@@ -154,7 +154,7 @@ class RowsDataset(SpanDataset[Span]):
             )
         self.losses.add("new_obs that differ from the obs of the next row", int(broken.sum()))
 
-    def _steps(self, spans: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
+    def _steps(self, spans: Sequence[Span], rows: pa.Table, layout: RowLayout) -> pa.Table:
         """Return T+1 rows for each episode, or T where its last transition is dropped."""
         following = column_of(rows, "new_obs") if self._has_next else None
         columns = {EPISODE: pa.array([span.name for span in spans]).take(layout.numbers)}
@@ -243,7 +243,7 @@ def _place(spans: Sequence[Span], stops: np.ndarray, row: int) -> tuple[str, int
     return spans[index].name, row - (int(stops[index - 1]) if index else 0)
 
 
-def _episodes(spans: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
+def _episodes(spans: Sequence[Span], rows: pa.Table, layout: RowLayout) -> pa.Table:
     columns = {EPISODE: pa.array([span.name for span in spans]), **layout.facts()}
     for name in _IDS:
         if name in rows.column_names:

@@ -19,7 +19,7 @@ from ...writers.importing.episode_rows import (
     NO_TRANSITION,
     NOTHING_LEFT,
     STANDS,
-    Layout,
+    RowLayout,
     count_endings,
     differing,
 )
@@ -123,7 +123,7 @@ def convert(
         _count_led(rows, spans, mapping, losses)
         acting = _advanced(rows, mapping)
     kinds = [endings.of(span) for span in spans]
-    layout = Layout(kinds, [span.rows for span in spans])
+    layout = RowLayout(kinds, [span.rows for span in spans])
     differing = DifferingRows(spans, losses)
     names = pa.array([span.name for span in spans], pa.string())
     steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
@@ -246,7 +246,7 @@ def _seeds(values: pa.Array, column: str) -> pa.Array:
         raise DatasetError(f"The seeds in `{column}` are no whole numbers of 64 bits: {error}.") from error
 
 
-def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: Layout) -> None:
+def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: RowLayout) -> None:
     """Refuse a row with an action and without an observation that would be the last one."""
     missing = observations.take(pa.array(layout.lasts)).is_null().to_numpy(zero_copy_only=False)
     for index in np.flatnonzero(missing).tolist():
@@ -347,7 +347,11 @@ def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping
 
 
 def _episodes(
-    rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout, differing: DifferingRows
+    rows: pa.Table,
+    spans: Sequence[Span],
+    mapping: ResolvedMapping,
+    layout: RowLayout,
+    differing: DifferingRows,
 ) -> pa.Table:
     first = pa.array(layout.first_rows)
     columns: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}

@@ -21,13 +21,18 @@ from ..checkup import Checkup
 _PLACES = 24
 #: Bytes of a store whose health is looked at by itself; that of a larger one is once it is opened.
 MOST_BYTES = 256_000_000
-#: Numbers of episodes in their runs, in equal parts of each store.
+#: Numbers of episodes in their runs, in equal parts of each store. Those that the recorder ended are left
+#: out, unless a store has no others.
 _CURVES = """
-WITH chosen AS (SELECT store, number, ended_at, {value} AS value FROM episodes WHERE store IN ({stores})),
-    sizes AS (SELECT store, max(number) + 1 AS most FROM chosen GROUP BY store)
+WITH chosen AS (
+        SELECT store, number, ended_at, {value} AS value, end_reason IN ('cut', 'interrupted') AS unfinished
+        FROM episodes WHERE store IN ({stores})
+    ),
+    sizes AS (SELECT store, max(number) + 1 AS most, bool_and(unfinished) AS none FROM chosen GROUP BY store)
 SELECT store, number * {places} // most AS place, avg(value) AS mean, max(ended_at) AS ended,
     arg_max(value, ended_at) AS last
-FROM chosen JOIN sizes USING (store) WHERE isfinite(value) GROUP BY 1, 2 ORDER BY 1, 2
+FROM chosen JOIN sizes USING (store) WHERE isfinite(value) AND (none OR NOT unfinished)
+GROUP BY 1, 2 ORDER BY 1, 2
 """
 
 

@@ -1,21 +1,20 @@
-"""Pictures of runs on the overview."""
+"""Pictures of the newest episodes on the overview."""
 
 from __future__ import annotations
 
 from functools import partial
 
-import polars as pl
 from nicegui import ui
 
 from ..moments import text_of
 from ..widgets import PageOwner
 
-#: The newest runs have pictures.
-_MOST_RUNS = 12
+#: The newest runs share so many pictures; each has at least one.
+_MOST = 12
 
 
 class RunPictures:
-    """A picture of the newest episode of each run, which plays under the pointer; a click opens the episode.
+    """Pictures of the newest episodes of each run, which play under the pointer; a click opens the episode.
 
     Args:
         page: the page that it is part of.
@@ -34,8 +33,9 @@ class RunPictures:
     def show(self) -> None:
         """Show the version that the page shows."""
         episodes = self.page.shown.episodes
-        newest = episodes.frame.group_by("run_id", maintain_order=True).agg(pl.col("episode_id").last())
-        ids = newest["episode_id"].tail(_MOST_RUNS).to_list()[::-1]
+        runs = episodes.frame.select("run_id", "episode_id").group_by("run_id", maintain_order=True)
+        newest = runs.tail(max(1, _MOST // max(1, len(episodes.runs))))["episode_id"]
+        ids = newest.tail(_MOST).to_list()[::-1]
         self._part.set_visibility(bool(ids) and self.page.watch.sheets.ratio is not None)
         if ids == self._shown:
             return

@@ -44,7 +44,8 @@ export default {
   },
   watch: {
     wanted({ t, turn, move }, before) {
-      if (turn !== before.turn) this.playing = false;
+      // One after another plays from its beginning, such as while they are labelled.
+      if (turn !== before.turn && t !== this.first) this.playing = false;
       if (move !== before.move) this.go(t);
     },
   },

@@ -289,7 +289,7 @@ class RecordedAgents(gymnasium.Wrapper):
         by_agent = {name: dict(given[name]) for name in came if given.get(name)}
         if came and given.get(COMMON):
             by_agent.setdefault(next(iter(came)), {})[COMMON] = given[COMMON]
-        return {name: self._run.infos.owned(info) for name, info in by_agent.items()}
+        return {name: self._run.infos.chosen(info) for name, info in by_agent.items()}
 
     def _end(self) -> None:
         """End the running episode; what no observation followed has no row."""

@@ -149,7 +149,7 @@ def time_drawing(drawn: DrawnSeries) -> Drawing:
 
 
 def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
-    """Draw the median return over training, a line per run or group of runs.
+    """Draw the middle of the returns over training, a line per run or group of runs.
 
     Args:
         view: the episodes.
@@ -163,10 +163,9 @@ def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
             "series", "panel", maintain_order=True, as_dict=True
         ).items()
     ]
-    median = "A point is the median return of the episodes of a stretch."
     lines = [_numbers(row["points"]) for row in rows]
     several = any(row["panel"] for row in rows)
-    return Drawing(rows, [median, *numbers.notes], None if several else span_of(lines))
+    return Drawing(rows, numbers.notes, None if several else span_of(lines))
 
 
 def _left_out(rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> list[str]:

@@ -63,7 +63,8 @@ def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
     broken = stores.filter(pl.col("error").is_not_null())
     readable = stores.filter(pl.col("error").is_null())
     if readable.height:
-        page.frame(readable.select(_SHOWN))
+        envs = readable["env_ids"].list.len().any()
+        page.frame(readable.select(name for name in _SHOWN if name != "env_ids" or envs))
     page.note(f"{counted(readable.height, 'store')} in {url}.")
     for name, error in broken.select("store", "error").iter_rows():
         report_warning(f"{name} cannot be read: {error}")

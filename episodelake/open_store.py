@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ._environments import AgentSpaces, base_notes, checked_reward_shape, renewed, spaces_of, spaces_of_agents
 from .episode_store import EpisodeStore, EpisodeView, created, new_store
 from .store.agents import group_agents
 from .store.card import CardEntries
@@ -36,6 +35,7 @@ from .store.tags import tagged_version
 if TYPE_CHECKING:
     from .store.recovery.recovery import RecoveredRun
     from .store.rewrite.merging import MergeReport
+    from .writers.recorders.store_spaces import AgentSpaces
 
 
 @naming_arguments()
@@ -87,6 +87,12 @@ def create(
     from .rollouts.declaration import Rollouts
     from .writers.recorders.choice import made
     from .writers.recorders.env_checks import reward_shape as found_reward_shape
+    from .writers.recorders.store_spaces import (
+        base_notes,
+        checked_reward_shape,
+        spaces_of,
+        spaces_of_agents,
+    )
 
     rollouts: Mapping[str, Any] | None = None
     if isinstance(env, Rollouts):
@@ -261,7 +267,7 @@ def merge(
         encodings: dict[str, Video] = {}
         for snapshot in reversed(snapshots):
             encodings |= snapshot.manifest.encodings
-        manifest = replace(renewed(snapshots[0].manifest), encodings=encodings)
+        manifest = replace(snapshots[0].manifest.renewed(), encodings=encodings)
         first = snapshots[0].layout.root
         for snapshot in snapshots:
             check_same_spaces(manifest, snapshot.manifest, at=first, source=f"of {snapshot.layout.root}")

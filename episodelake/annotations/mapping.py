@@ -20,33 +20,33 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .readers.context import SqlCondition
-from .readers.episode import Episode, MultiAgentEpisode
-from .readers.frames import collected
-from .readers.tasks import Address
-from .readers.view import ReadView
-from .store.annotations.annotations import (
+from ..readers.context import SqlCondition
+from ..readers.episode import Episode, MultiAgentEpisode
+from ..readers.frames import collected
+from ..readers.tasks import Address
+from ..readers.view import ReadView
+from ..store.annotations.annotations import (
     annotate_episodes,
     annotate_steps,
     check_new,
     storable_type,
     widened,
 )
-from .store.common.arguments import one_of
-from .store.common.engines import Engine
-from .store.common.progress import Progress
-from .store.errors import (
+from ..store.common.arguments import one_of
+from ..store.common.engines import Engine
+from ..store.common.progress import Progress
+from ..store.errors import (
     ComputationError,
     InvalidArgumentError,
     StoreAccessError,
 )
-from .store.files import Place
-from .store.files.local import LocalPlace
-from .store.layout import EPISODES, STEPS
-from .store.names import AGENT_ID
-from .store.schema import StoreHandle
-from .store.segments.seal import Tables
-from .store.staging import staging
+from ..store.files import Place
+from ..store.files.local import LocalPlace
+from ..store.layout import EPISODES, STEPS
+from ..store.names import AGENT_ID
+from ..store.schema import StoreHandle
+from ..store.segments.seal import Tables
+from ..store.staging import staging
 
 Of = Literal["step", "episode"]
 OnError = Literal["raise", "skip"]

@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 from polars.selectors import by_name
 
-from .readers.frames import collected
-from .readers.view import ReadView
-from .store.errors import InvalidArgumentError
+from ..readers.frames import collected
+from ..readers.view import ReadView
+from ..store.errors import InvalidArgumentError
 
 
 def label(store: Any, episodes: int | str | ReadView, labels: Mapping[str, Any]) -> pl.DataFrame:
@@ -56,7 +56,7 @@ def split(
     sizes: Sequence[int] | Mapping[str, int] | None,
 ) -> None:
     """Annotate every episode with the part that it belongs to; see `EpisodeStore.split`."""
-    from .store.annotations.annotations import parts_of, sized_parts
+    from ..store.annotations.annotations import parts_of, sized_parts
 
     if (shares is None) == (sizes is None):
         raise InvalidArgumentError("split() takes shares={'train': 0.9, 'val': 0.1} or sizes=[20, 10].")

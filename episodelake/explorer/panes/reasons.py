@@ -1,4 +1,4 @@
-"""Why an episode stands out: its findings, above the open episode, each with its step and its signal."""
+"""Reasons for looking at an episode: its findings, each with its step and its signal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 from nicegui import ui
 
-from .. import Episode
-from ..errors import CorruptStoreError
-from ..readers.charts.signals import row_values, signal_columns
-from ..types import HealthReport
-from .moments import text_of
-from .widgets import PageOwner
+from ... import Episode
+from ...errors import CorruptStoreError
+from ...readers.charts.signals import row_values, signal_columns
+from ...types import HealthReport
+from ..moments import text_of
+from ..widgets import PageOwner
 
 _MOST_REASONS, _MOST_SIGNALS = 4, 4
 _NO_REASONS = pl.DataFrame(schema={"column": pl.String, "reason": pl.String, "t": pl.Int64})
@@ -66,7 +66,7 @@ class ReasonBar:
         return rows.filter([kind not in usual for kind in rows.select("kind", "column").iter_rows()])
 
     def signals(self, episode_id: str, column: str | None, t: int | None) -> list[str]:
-        """Return the signals that show why an episode of the newest version stands out.
+        """Return the signals of an episode's findings in the newest version.
 
         Args:
             episode_id: its id.

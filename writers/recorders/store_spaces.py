@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
 
-from .store.common.arguments import is_integer
-from .store.errors import InvalidArgumentError
-from .store.manifest import Manifest
-from .store.spaces import own_classes
+from ...store.common.arguments import is_integer
+from ...store.errors import InvalidArgumentError
+from ...store.spaces import own_classes
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
 
@@ -25,7 +23,7 @@ def spaces_of_agents(
         InvalidArgumentError: the agents are no mapping from names to pairs of spaces, or cannot be found.
     """
     if agents is None:
-        from .writers.recorders.env_checks import agent_spaces, pettingzoo_api
+        from .env_checks import agent_spaces, pettingzoo_api
 
         return agent_spaces(env) if pettingzoo_api(env) else {}
     spaces = gymnasium.Space
@@ -38,12 +36,6 @@ def spaces_of_agents(
             "action space."
         )
     return {agent: (pair[0], pair[1]) for agent, pair in agents.items()}
-
-
-def renewed(manifest: Manifest) -> Manifest:
-    """Return the identity of a new store with the contents of another one."""
-    fresh = Manifest.new(manifest.observation_space, manifest.action_space, manifest.reward_shape)
-    return replace(fresh, groups=manifest.groups, encodings=manifest.encodings, rollouts=manifest.rollouts)
 
 
 def checked_reward_shape(shape: object) -> tuple[int, ...]:
@@ -67,7 +59,7 @@ def spaces_of(
         InvalidArgumentError: it is no environment; or there is none, and a space is missing.
     """
     if env is not None:
-        from .writers.recorders.choice import spaces_of_env
+        from .choice import spaces_of_env
 
         own = spaces_of_env(env)
         observation = own[0] if observation is None else observation
