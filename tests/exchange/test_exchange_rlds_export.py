@@ -65,7 +65,9 @@ def message(item: bytes) -> bytes:
     | st.binary(max_size=12)
 )
 def test_lists_of_bytes_are_read_as_field_by_field(content: bytes) -> None:
-    """Items of one length and of several, empty ones, and what is no list."""
+    """Items of one length and of several, empty ones, and what is no list, with other bytes around them."""
+    data, start = b"\x0a\x01" + content + b"\x0a\x01a", 2
+    stop = start + len(content)
 
     def outcome(read: Callable[[], Any]) -> list[bytes] | None:
         try:
@@ -74,8 +76,10 @@ def test_lists_of_bytes_are_read_as_field_by_field(content: bytes) -> None:
         except (IndexError, ValueError):
             return None
 
-    single = outcome(lambda: [bytes(item) for _, item in tfrecord._fields(memoryview(content))])
-    assert outcome(lambda: tfrecord._byte_items(memoryview(content))) == single
+    single = outcome(
+        lambda: [tfrecord._content_of(data, field) for field in tfrecord._fields(data, start, stop)]
+    )
+    assert outcome(lambda: tfrecord._byte_items(data, start, stop)) == single
 
 
 def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:
