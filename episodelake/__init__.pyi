@@ -11,8 +11,8 @@ from .exchange.video_files import frames_of
 from .importing.importing import import_dataset
 from .lakes.open_lake import lake
 from .lakes.pulling import preview, pull
-from .open_store import create, merge, recover
-from .open_store import open_store as open
+from .opening import create, merge, recover
+from .opening import open_store as open
 from .publishing.publishing import published
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from .. import EpisodeStore, EpisodeView, Video
 from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError
-from ..open_store import store_at
+from ..opening import store_at
 from ..plugin import (
     DatasetFacts,
     ForeignDataset,

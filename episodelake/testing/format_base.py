@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from .. import EpisodeView
 from ..importing.importing import ImportReport, import_dataset
-from ..open_store import EpisodeStore, open_store
+from ..opening import EpisodeStore, open_store
 from ..readers.exporting.export import target_formats
 from ..readers.frames import collected
 from ..store.common.exchange import find_format

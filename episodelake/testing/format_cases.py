@@ -17,7 +17,7 @@ import polars as pl
 from gymnasium import spaces
 
 from .. import Video
-from ..open_store import EpisodeStore, create, open_store, recover
+from ..opening import EpisodeStore, create, open_store, recover
 from .format_values import EPISODES, FACTS, ODD_NAMES, SEEDS, SPACES, STEP_VALUES, VECTOR, Value
 from .values import extreme_value, stack
 

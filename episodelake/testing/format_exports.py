@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..open_store import EpisodeStore, create
+from ..opening import EpisodeStore, create
 from ..readers.exporting.atomic import MARK
 from ..readers.exporting.export import target_formats
 from ..store.errors import DatasetError, InvalidArgumentError, StoreExistsError

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gymnasium import spaces
 
-from ..open_store import EpisodeStore, create, open_store
+from ..opening import EpisodeStore, create, open_store
 from ..store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
 from ..store.spaces.codec import slice_batch
 from ..writers.importing.formats import OPTIONAL

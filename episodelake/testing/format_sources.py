@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium import spaces
 
-from ..open_store import EpisodeStore, open_store
+from ..opening import EpisodeStore, open_store
 from ..store.errors import DatasetError, EpisodelakeError, StoreUnavailableError
 from .format_base import FormatSettings, check, delete, files_of, free_descriptors, refused, steps_of
 from .format_cases import Case, write_episodes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..importing.importing import import_dataset
-from ..open_store import EpisodeStore, open_store
+from ..opening import EpisodeStore, open_store
 from ..store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from .format_base import check, delete
 from .format_cases import Case
