@@ -81,7 +81,7 @@ def old_store(path: Path, monkeypatch: pytest.MonkeyPatch, *, days: float = 3.0)
         set_clock(patch, -days * DAY)
         store = el.create(path, **NUMBERED_SPACES)
         for value in range(8):
-            fill(store, [value])
+            fill(store, [value], seal_every=1)
     date_logs(path, -days * DAY)
     return store
 
@@ -214,7 +214,7 @@ def test_files_of_cleaned_versions_stay_for_the_age(tmp_path: Path, monkeypatch:
     path = tmp_path / "store"
     store = old_store(path, monkeypatch)
     for value in range(8, 20):
-        fill(store, [value])
+        fill(store, [value], seal_every=1)
     assert versions(path, "runs")[0] > 2
     live = {file.name for file in (path / "runs").glob("*-live.parquet")}
     assert len(live) == 20
