@@ -302,6 +302,7 @@ def test_a_vacuum_at_any_commit_takes_nothing_from_it(
         left[:] = [number]
         with store.writer(run=f"run{number}") as writer:
             write_numbered(writer, number, 3)
+            writer.seal()
         if left[0] > 0:
             break
         opened = el.open(store.path)
