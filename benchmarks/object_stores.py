@@ -106,7 +106,7 @@ def _asked(answer: dict[str, Any]) -> tuple[float, float]:
 
 
 def _requests(server: SlowServer) -> Iterator[Row]:
-    """What opening and an epoch ask for."""
+    """The requests of opening a store and of an epoch."""
     server.requests()
     store = el.open(f"s3://{BUCKET}/vectors", storage_options=server.options)
     opened = len(server.requests())

@@ -97,7 +97,7 @@ class LiveWriter:
         assert self._answered.readline(), "the writer ended"
 
     def kill(self) -> None:
-        """Kill it as the system does, if nobody has yet."""
+        """Kill the process with SIGKILL, unless it has ended."""
         if self._asked.closed:
             return
         wait_until(self._is_gone, "the end of a killed writer")

@@ -1075,7 +1075,7 @@ def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: Faul
 
 
 def test_damage_after_a_read_is_found(backend: ObjectBackend) -> None:
-    """What this process read of a file before does not hide from `verify` that the file has changed."""
+    """`verify` reads a changed file again, although this process has read it before."""
     store = fill(backend.create(), range(4))
     assert all_of(store) and not store.verify().faults
     (name,) = [name for name in backend.contents() if name.startswith("steps/") and "_delta_log" not in name]

@@ -71,7 +71,7 @@ def add_frames(application: fastapi.FastAPI) -> None:
     ) -> fastapi.Response:
         source = _OPEN.get(key)
         async with sheets:
-            # The row has left the page.
+            # The page no longer shows this row.
             gone = await request.is_disconnected()
             sheet = bytes if gone or source is None else partial(source.sheet, episode, still=still)
             return await made(sheet, "image/jpeg")
