@@ -28,7 +28,10 @@ _KINDS = {type: kind for kind, type in _TYPES.items()}
 def columns_of(text: str) -> pa.Schema:
     """Return the columns of a table in the log as Arrow's; many stores have the same."""
     try:
-        return pa.schema([_column(**column) for column in json.loads(text)["fields"]])
+        schema = pa.schema([_column(**column) for column in json.loads(text)["fields"]])
+        if len({name.lower() for name in schema.names}) < len(schema):
+            raise ValueError("Names that differ in case only")
+        return schema
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         # Types that stores lack, and faults, are the table library's, which takes long to import.
         from deltalake import Schema
