@@ -5,7 +5,6 @@ Checkpoints are frequent here and logs are cleaned at once, so that few operatio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -44,18 +43,6 @@ def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class PlaceRules(StoreContract):
     """The contract, and rules of the library alone: messages, wrong arguments, damage."""
-
-    def test_a_manifest_of_a_later_format_or_damaged_is_refused(self, place: Backend) -> None:
-        """The message has the number of the format, or the name of the file."""
-        place.create(**SPACES)
-        manifest = json.loads(place.read("store.json"))
-        place.write("store.json", json.dumps({**manifest, "format": 99}).encode())
-        with pytest.raises(el.errors.FormatVersionError, match="99"):
-            place.open()
-        for text in (b"", b"{", b"[]", b"\xff\xfe", b"{}" * 3):
-            place.write("store.json", text)
-            with case(text), pytest.raises(el.errors.CorruptStoreError, match=r"store\.json"):
-                place.open()
 
     @pytest.mark.sample(1)
     def test_an_episode_of_many_row_groups_comes_back(self, place: Backend) -> None:
