@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import binomtest, trim_mean
 
 import episodelake as el
+from effort import looped
 from episodelake.readers.charts.learning import interquartile_band
 from picture_stores import rows_of, scores, told
 from test_cli import call, no_terminal, printed, refused, table
@@ -154,7 +155,7 @@ def test_clipped_histograms(store: el.EpisodeStore) -> None:
     assert told(calm.plot.lengths(scale="linear")) == told(calm.plot.lengths())
 
 
-@pytest.mark.parametrize("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
+@looped("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
 def test_bad_arguments(store: el.EpisodeStore, options: dict[str, Any]) -> None:
     """An unknown choice is an error that names the argument."""
     with pytest.raises(el.errors.InvalidArgumentError, match=next(iter(options))):
