@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import episodelake as el
 import their_format
@@ -45,8 +46,13 @@ class TestTheirs(FormatContract):
     )
 
     def cases(self) -> Any:
-        """All but most spaces, which it refuses."""
-        return all_cases()[:25]
+        """All but most spaces, which it refuses; half of them in `make test`."""
+        return all_cases()[: 25 if settings().max_examples > 20 else 12]
+
+    @pytest.mark.further
+    def test_memory_is_bounded(self, tmp_path: Path) -> None:
+        """As for formats of ours; its long episode is much text."""
+        super().test_memory_is_bounded(tmp_path)
 
 
 def _without_last_reward(self: Any, values: Any) -> ForeignEpisode:
