@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -222,11 +223,7 @@ class OtherPlaceRules(PlaceRules):
 
     examples, steps = _OTHERS
     derandomized = not _LONG
-
-    @pytest.mark.further
-    def test_each_operation_keeps_the_model(self, place: Backend) -> None:
-        """See `StoreContract`; the ordinary suite runs it on a folder."""
-        super().test_each_operation_keeps_the_model(place)
+    further_rules: ClassVar = ("test_each_operation_keeps_the_model",)
 
 
 class TestMemory(OtherPlaceRules):
@@ -236,20 +233,16 @@ class TestMemory(OtherPlaceRules):
 
 
 class TestObjects(OtherPlaceRules):
-    """A bucket of an S3 server."""
+    """A bucket of an S3 server; these rules take many requests."""
+
+    further_rules: ClassVar = (
+        *OtherPlaceRules.further_rules,
+        "test_writers_and_maintenance_of_one_moment_all_get_through",
+        "test_no_operation_changes_another_store",
+    )
 
     @pytest.fixture
     def place(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Backend:
         """A prefix that no other test uses."""
         monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path_factory.mktemp("spool")))
         return Backend(new_url(), shared_server().storage_options())
-
-    @pytest.mark.further
-    def test_writers_and_maintenance_of_one_moment_all_get_through(self, place: Backend) -> None:
-        """See `StoreContract`; every try takes many requests."""
-        super().test_writers_and_maintenance_of_one_moment_all_get_through(place)
-
-    @pytest.mark.further
-    def test_no_operation_changes_another_store(self, place: Backend) -> None:
-        """See `StoreContract`; every operation takes many requests."""
-        super().test_no_operation_changes_another_store(place)
