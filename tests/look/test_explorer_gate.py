@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 import episodelake.plugin
+from effort import looped
 from episodelake.explorer.gate import Gate, new_token
 from episodelake.explorer.server import USUAL_PORT, hosts_of, is_loopback, listen, serve_explorer
 from episodelake.terminal.app import app
@@ -115,7 +116,7 @@ def test_other_ports_get_nothing() -> None:
     assert list(sent.values()) == [cookie.partition(";")[0], None, None]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("request_", "status"),
     [
         ({}, 403),

@@ -16,6 +16,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import episodelake as el
+from effort import looped
 from episodelake.testing.adapters import case
 from real_environments import numbered_store
 from test_namespaces import vector_store
@@ -29,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return numbered_store(tmp_path_factory.mktemp("strange") / "store", LENGTHS)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "explain analyze create or replace view episodes as select 1 as length",
@@ -116,7 +117,7 @@ def test_a_view_with_a_query_behind_it_is_pickled(store: el.EpisodeStore) -> Non
     assert_frame_equal(again.query("from episodes"), store[1:].query("from episodes"))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "told"),
     [
         ("from step_histogram(t, 0)", "bins is 0; expected a whole number of at least 1"),

@@ -17,6 +17,7 @@ from prompt_toolkit.document import Document
 from typer.testing import CliRunner
 
 import episodelake as el
+from effort import looped
 from episodelake.terminal.app import app
 from episodelake.terminal.reports.prompt import SqlCompleter
 from terminal_sessions import terminal
@@ -234,7 +235,7 @@ def offered(completer: SqlCompleter, text: str) -> list[str]:
     return [found.text for found in completer.get_completions(Document(text), event)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "wanted"),
     [
         ("SELECT * FROM ", {"runs", "episodes", "steps", "transitions"}),
