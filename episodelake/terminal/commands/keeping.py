@@ -19,7 +19,6 @@ from ..arguments import (
     keyed_values,
 )
 from ..command import KEEP, ReportingGroup, app, command
-from ..completion import complete_columns, complete_tags
 from ..result import AsJson, Report
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -73,7 +72,6 @@ def compact(
         typer.Option(
             metavar="COLUMN",
             help="Sort all episodes by this column of episodes; positions then follow the new order.",
-            autocompletion=complete_columns,
         ),
     ] = None,
     descending: Annotated[
@@ -215,9 +213,7 @@ def tag(
     path: WritablePath,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME", help="The tag; without it, tags are listed.", autocompletion=complete_tags
-        ),
+        typer.Argument(metavar="NAME", help="The tag; without it, tags are listed."),
     ] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="The version to tag; the default is the newest.")
