@@ -1,1 +1,1 @@
-"""Terminal output: tables, charts, JSON and prompts."""
+"""Terminal output: tables, JSON and files."""
