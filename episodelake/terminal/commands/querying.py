@@ -78,7 +78,7 @@ def sql(
     Column names with a dot need double quotes: SELECT "info.x" FROM steps.
     If the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
-    from ...plugin import QuerySession, counted
+    from ...plugin import QuerySession
     from ..output.exporting import chosen_export, write_result
     from ..output.page import Page
     from ..reports.open_store import explored, open_store_at
@@ -91,19 +91,11 @@ def sql(
     def run(text: str, *, name_live: bool = False) -> int:
         """Write the result, and return the exit status."""
 
-        def answered(opened: Explored) -> int:
+        def answered(opened: Explored) -> None:
             with closing(QuerySession(opened.store.context, keep_rows=False)) as session:
-                if export is None:
-                    write_result(page, session, text, rows)
-                    return 0
-                relation = session.bind(text)
-                limited = relation.limit(export.limit) if export.limit else relation
-                return session.carry_out(partial(export.write, page, limited))
+                write_result(page, session, text, rows, export)
 
-        written, status = explored(path, storage, answered, steps=True, name_live=name_live)
-        if export is not None and export.file is not None:
-            page.note(f"{counted(written, 'row')} in {export.file}.")
-        return status
+        return explored(path, storage, answered, steps=True, name_live=name_live)[1]
 
     if text is not None:
         raise typer.Exit(run(text, name_live=True))
