@@ -47,6 +47,7 @@ COMMANDS = {
         "select name, count(*) as episodes, avg(episode_return) as mean_return, min(length) as quickest "
         "from episodes join runs using (run_id) where end_reason = 'terminated' group by all order by name",
     ],
+    "terminal-plot": ["plot", STORE, "returns"],
 }
 
 

@@ -1,6 +1,6 @@
 """Signals: the parts of an episode that are a few numbers at every step, as plain arrays over t.
 
-The terminal shows their figures, cards draw them as small charts, `Episode.plot` and the explorer as large ones.
+The terminal draws them as sparklines, cards as small charts, `Episode.plot` and the explorer as large ones.
 Only narrow columns are read, so that episodes of images cost no more than others.
 """
 
