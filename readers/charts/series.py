@@ -1,4 +1,4 @@
-"""Series of episodes: the tables that charts and cards are made from.
+"""Series of episodes: the tables that charts, cards and the terminal are made from.
 
 A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is
 what gets axes of its own: an objective of vector rewards.

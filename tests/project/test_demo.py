@@ -142,9 +142,11 @@ def test_answers_are_those_of_the_episodes(demo: Demo) -> None:
 
 
 def test_output_shows_the_queries_and_the_proof(demo: Demo) -> None:
-    """The SQL texts stand in the output, and all episodes replayed the same."""
+    """The SQL texts stand in the output, the charts too, and all episodes replayed the same."""
     for question, text in QUESTIONS:
         assert all(line in demo.output for line in (question, *text.splitlines()))
+    for task in TASKS:
+        assert f"{task.env_id}: how often each return occurs" in demo.output
     stores = [el.open(demo.path / task.name) for task in TASKS]
     steps = sum(store.sql("SELECT sum(length)::BIGINT FROM episodes").fetchall()[0][0] for store in stores)
     count = 2 * EPISODES * len(TASKS)

@@ -1,1 +1,1 @@
-"""Terminal output: tables, JSON and files."""
+"""Terminal output: tables, charts, JSON and prompts."""
