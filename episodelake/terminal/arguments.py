@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .completion import complete_columns, complete_episodes
+
 StorePath = Annotated[
     str,
     typer.Argument(
@@ -39,6 +41,7 @@ EpisodeKey = Annotated[
     typer.Argument(
         metavar="EPISODE",
         help="An episode's id, which may be shortened, or its position: 0 is the first, -1 the last.",
+        autocompletion=complete_episodes,
     ),
 ]
 Condition = Annotated[
@@ -56,6 +59,7 @@ Columns = Annotated[
         "-c",
         metavar="NAMES",
         help="Columns to show, separated by commas; may be repeated.",
+        autocompletion=complete_columns,
     ),
 ]
 

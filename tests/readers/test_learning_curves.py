@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scipy.stats import binomtest, trim_mean
 import episodelake as el
 from episodelake.readers.charts.learning import interquartile_band
 from picture_stores import rows_of, scores, told
-from test_cli import no_terminal, printed, refused
+from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
 
@@ -162,15 +163,54 @@ def test_bad_arguments(store: el.EpisodeStore, options: dict[str, Any]) -> None:
         store.plot.learning_curve(by="run.algorithm")
 
 
-def test_the_command_draws_any_column(store: el.EpisodeStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [None, "run.algo"])
+def test_the_command_tells_the_numbers_of_the_chart(store: el.EpisodeStore, by: str | None) -> None:
+    """`plot PATH learning` has the medians and bands that the chart draws, by run or by group of runs."""
+    words = [
+        "plot",
+        store.path,
+        "learning",
+        "--over",
+        "steps",
+        "--smooth",
+        "1",
+        *(["--by", by] if by else []),
+    ]
+    expected = curve(store, over="steps", by=by, smooth=1)
+    rows = json.loads(printed(*words, "--json"))
+    assert [row["series"] for row in rows] == sorted(expected)
+    for row in rows:
+        line = expected[row["series"]]
+        assert row["episodes"] == sum(each["episodes"] for each in line)
+        for name in ("x", "value", "low", "high"):
+            assert [point[name] for point in row["points"]] == [each[name] for each in line]
+    headers, *lines = table(printed(*words))
+    assert headers[0] == "series"
+    assert [line[0] for line in lines[: len(rows)]] == sorted(expected)
+
+
+def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
     """`--by` gives a line for each value; what a chart does not take is refused."""
-    file = tmp_path / "chart.html"
-    words = ("plot", store.path, "learning", "--by", "run.algo", "--over", "steps", "--output", file)
-    assert json.loads(printed(*words, "--json"))["kind"] == "learning"
-    assert all(name in file.read_text("utf-8") for name in ("even", "odd"))
-    refusal = refused(2, "plot", store.path, "returns", "--smooth", "2", "--output", file)
-    assert "that do: learning" in " ".join(refusal.split())
-    assert "run.algo" in refused(1, "plot", store.path, "learning", "--by", "run.alg", "--output", file)
+    ends = json.loads(printed("plot", store.path, "returns", "--by", "end_reason", "--json"))
+    counts = store.sql("SELECT end_reason, count(*) FROM episodes GROUP BY 1").fetchall()
+    assert {row["series"]: row["episodes"] for row in ends} == dict(counts)
+    assert max(row["highest"] for row in ends) == 1e7
+    kinds = json.loads(printed("plot", store.path, "histogram", "--by", "run.algo", "--json"))
+    assert {row["series"]: row["episodes"] for row in kinds} == {"even": 480, "odd": 320}
+    assert "that do: learning" in " ".join(refused(2, "plot", store.path, "returns", "--smooth", "2").split())
+    assert printed("plot", store.path, "returns", "--over", "episodes")
+    assert "--output FILE" in refused(1, "plot", store.path, "returns", "--over", "time")
+    assert "run.algo" in refused(1, "plot", store.path, "learning", "--by", "run.alg")
+    moments = json.loads(printed("plot", store.path, "learning", "--over", "time", "--json"))
+    first = datetime.fromisoformat(moments[0]["points"][0]["x"])
+    assert first.tzinfo is not None and moments[0]["points"][0]["x"][10] == "T"
+    assert abs((first - store[0].started_at).total_seconds()) < 3600
+    seeds = printed("plot", store.path, "returns", "--by", "episode_id")
+    assert (
+        len(table(seeds.split("The 20")[0])) >= 21
+        and "The 20 largest of 800 by episode_id."
+        in call("plot", store.path, "returns", "--by", "episode_id").stderr
+    )
 
 
 def test_outliers_flatten_nothing(tmp_path: Path) -> None:
@@ -183,4 +223,8 @@ def test_outliers_flatten_nothing(tmp_path: Path) -> None:
     card = store._repr_html_()
     assert card.count(said) == 2 and not re.search(r'font-size="10"[^>]*>[^<]*e\+0', card)
     assert store.report(tmp_path / "report.html").read_text("utf-8").count(said) >= 4
-    assert store.plot.numbers("returns").ends[1] < 200
+    (bars,) = json.loads(printed("plot", store.path, "histogram", "--json"))
+    assert bars["beyond"] == 3 and sum(bars["counts"]) == 1000 and max(bars["counts"]) < 100
+    assert bars["edges"][-1] < 200
+    line = call("plot", store.path, "returns")
+    assert said in line.stderr and len(set(table(line.stdout)[1][-1])) >= 6

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -19,6 +21,7 @@ from typer.testing import CliRunner, Result
 import episodelake as el
 from episodelake.terminal.app import app
 from episodelake.terminal.output.cells import Column, clean
+from episodelake.terminal.output.sparkline import BLOCKS, ODD, Line, sparkline
 from episodelake.terminal.output.table import fitted_table
 from episodelake.terminal.reports.listing import IMPORTANT
 from terminal_stores import make_small_store
@@ -167,15 +170,21 @@ os._exit(9)
 
 @pytest.mark.further
 def test_output_that_cannot_be_encoded_is_spelled_out(example: Path) -> None:
-    """Where standard output takes only ASCII, other characters are spelled out."""
-    output = subprocess.run(
-        [sys.executable, *RUN, "sql", example, "SELECT '雪' AS snow"],
-        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
-    )
-    assert (output.returncode, output.stdout) == (0, b"snow\n\\u96ea\n")
+    """Where standard output takes only ASCII, other characters are spelled out and charts use ASCII."""
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}
+    outputs = [
+        subprocess.run(
+            [sys.executable, *RUN, *words],
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE,
+        )
+        for words in (["sql", example, "SELECT '雪' AS snow"], ["show", example, "0"])
+    ]
+    assert [output.returncode for output in outputs] == [0, 0]
+    assert outputs[0].stdout == b"snow\n\\u96ea\n"
+    assert b"reward\t_#\t0.0\t0.5" in outputs[1].stdout
 
 
 @pytest.mark.sample(1)
@@ -288,6 +297,23 @@ def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
 
 
 # The parts
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 100)), st.integers(1, 40))
+def test_sparkline_takes_any_numbers(values: np.ndarray, width: int) -> None:
+    """A sparkline is as long as it may be and has marks exactly where nothing is finite."""
+    line = sparkline(Line(values), width)
+    assert len(line) == min(len(values), width)
+    assert set(line) <= {ODD, *BLOCKS}
+    if len(values) <= width:
+        assert [glyph == ODD for glyph in line] == [not np.isfinite(value) for value in values]
+
+
+def test_sparklines_of_one_span_are_comparable() -> None:
+    """A series that stays low beside others is low, and one without a finite value is all marks."""
+    assert sparkline(Line(np.array([1.0, 2.0]), (0.0, 14.0)), 8) == "▁▂"
+    assert sparkline(Line(np.array([14.0, np.nan, 7.0]), (0.0, 14.0)), 8) == "█x▅"
+    assert sparkline(Line(np.array([np.nan, np.inf]), (0.0, 14.0)), 8) == "xx"
 
 
 def fitted(

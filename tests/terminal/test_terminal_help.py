@@ -1,5 +1,6 @@
 """What the command line says of itself: help, completion by the shell, and what starting it loads."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+import episodelake as el
 from episodelake.terminal.app import app
 from episodelake.terminal.command import BEGIN, CHECK, EXCHANGE, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
@@ -125,11 +127,37 @@ def completed(*words: object) -> list[str]:
     return result.stdout.split()
 
 
-def test_completion(path: Path) -> None:
-    """Commands, options and fixed values are completed."""
-    assert completed("head", path, "tr") == ["transitions"]
-    assert completed("plot", path, "vis") == ["visitation"]
+def test_completion(path: Path, tmp_path: Path) -> None:
+    """Commands, ids, columns of the table in question, tables, formats and tags are completed; where there is
+    no store, nothing is offered, and nothing is said.
+    """
+    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
+    left = sorted(each for each in ids if each.startswith("left"))
+    el.open(path).tag("before")
+    for words, wanted in (
+        (("show", path, "lef"), left),
+        # As `show` takes them: the numbers behind the name of a run.
+        (("show", path, "left/"), [f"left/{each.partition('/')[2]}" for each in left]),
+        (("show", path, "left/000003"), ["left/000003"]),
+        (("show", path, "nobody/"), []),
+        (("ls", path, "--order-by", "episode_r"), ["episode_return"]),
+        (("ls", path, "--columns", "length,see"), ["length,seed"]),
+        (("head", path, "tr"), ["transitions"]),
+        (("head", path, "steps", "--columns", "obs"), ["observation"]),
+        (("stats", path, "-c", "re"), ["reward"]),
+        (("stats", path, "--columns", "reward,o"), ["reward,observation"]),
+        (("stats", path, "-c", "episode_r"), []),
+        (("show", tmp_path / "none", "x"), []),
+        (("ls", tmp_path, "--order-by", "x"), []),
+        (("export", path, "out", "--format", "le"), ["lerobot"]),
+        (("import", "source", path, "--format", "web"), []),
+        (("diff", path, "--version-a", "bef"), ["before"]),
+        (("tag", path, ""), ["before"]),
+    ):
+        assert completed(*words) == wanted, words
+    el.open(path).untag("before")
     assert set(completed("s")) >= {"show", "sql", "stats"}
+    assert "webdataset" in completed("export", path, "out", "--format", "")
 
 
 def test_paths_are_left_to_the_shell(path: Path) -> None:

@@ -169,6 +169,22 @@ def test_frames_of_some_steps(stores: dict[str, RawStore], tmp_path: Path) -> No
 # plot
 
 
+def test_plot_draws_huge_actions(tmp_path: Path) -> None:
+    """Actions near the largest number have bins; what no axis holds is counted beside the chart."""
+    box = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    actions = np.random.default_rng(0).normal(size=(9, 2)) * [1, 1e200]
+    actions[3:6, 0] = 1.7e308, -1.7e308, np.nan
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((10, 2)), actions=actions, rewards=np.ones(9), terminations=True,
+            truncations=False,
+        )  # fmt: skip
+    rows = said("plot", store.path, "actions")
+    assert [sum(row["count"] for row in rows if row["action"] == f"action[{k}]") for k in (0, 1)] == [6, 9]
+    assert "action[0]: 3 values not drawn" in call("plot", store.path, "actions").stderr
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("suffix", "mark"), [("svg", "<svg"), ("html", "<script"), ("png", "PNG")])
 def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark: str) -> None:
@@ -180,6 +196,43 @@ def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark
     assert mark.encode() in content
     assert b'src="http' not in content
     assert sorted(tmp_path.iterdir()) == [file]
+
+
+@pytest.fixture(scope="module")
+def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two runs with long names, a hundred episodes and returns of many digits each."""
+    path = tmp_path_factory.mktemp("long") / "store"
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    store = el.create(path, observation_space=box, action_space=box)
+    random = np.random.default_rng(0)
+    for run in ("a-run-with-a-long-name", "another-run-with-a-long-name"):
+        with store.writer(run=run) as writer:
+            for _ in range(100):
+                writer.write_episode(
+                    observations=random.uniform(-1, 1, (3, 2)).astype(np.float32),
+                    actions=random.uniform(-1, 1, (2, 2)).astype(np.float32),
+                    rewards=random.normal(size=2) * 1e3,
+                    terminations=True,
+                    truncations=False,
+                )
+    return path
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize(("kind", "title"), [("returns", "points"), ("actions", "counts")])
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_plots_fit_the_window(
+    long_runs: Path, monkeypatch: pytest.MonkeyPatch, kind: str, title: str, width: int
+) -> None:
+    """On a narrow terminal a drawing is whole, and no line of its table is wider than the window."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm-256color"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    lines = ESCAPE.sub("", call("plot", long_runs, kind).stdout).splitlines()
+    place = lines[0].index(title)
+    drawn = [line[place:].split("  ")[0] for line in lines[2:4]]
+    assert [set(each) - set("▁▂▃▄▅▆▇█") for each in drawn] == [set(), set()]
+    assert min(map(len, drawn)) >= 12
+    assert max(map(len, lines)) <= width
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -204,7 +257,7 @@ def test_names_and_ids_on_a_narrow_terminal(
     def shown(*words: object) -> str:
         return ESCAPE.sub("", call(words[0], store.path, *words[1:]).stdout)
 
-    for words in (("info",), ("show", 0), ("stats", "--episodes-only")):
+    for words in (("info",), ("show", 0), ("plot", "returns"), ("stats", "--episodes-only")):
         assert "базовый-прогон" in shown(*words)
     assert "/000002" in shown("ls", "--descending") and "/000000" in shown("ls")
     assert "1 finding: 1 in all 6 episodes." in " ".join(shown("health", "--ignore", "duplicate").split())

@@ -86,7 +86,7 @@ def test_json_reads_back(path: Path) -> None:
 def test_parquet_reads_back(path: Path, tmp_path: Path) -> None:
     """A Parquet file has the rows and the types of the result."""
     file = tmp_path / "out.parquet"
-    result = call("sql", path, "FROM steps ORDER BY episode_id, t", "--output", file)
+    result = call("sql", path, "FROM steps ORDER BY episode_id, t", "--parquet", file)
     assert (result.exit_code, result.stdout) == (0, "")
     assert "12 rows" in result.stderr
     query = f"FROM read_parquet('{file}')"

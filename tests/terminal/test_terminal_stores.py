@@ -28,6 +28,10 @@ READING: list[tuple[str, ...]] = [
     ("show", "-1"),
     ("sql", "SELECT count(*) AS n, sum(len(episode_id)) FROM steps"),
     ("stats",),
+    ("plot", "returns"),
+    ("plot", "lengths"),
+    ("plot", "histogram"),
+    ("plot", "actions"),
     ("history",),
     ("tag",),
     ("annotations",),
@@ -48,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RawStore]:
 
 def works(kind: str, words: tuple[str, ...]) -> bool:
     """Whether a command has something to work on: an empty store has no episode, one agent no agents."""
-    return not (kind.startswith("empty") and words[0] == "show") and not (
+    return not (kind.startswith("empty") and words[0] in ("show", "plot")) and not (
         any("agents" in word for word in words) and "agents" not in kind
     )
 
@@ -64,6 +68,8 @@ def test_reading_commands(stores: dict[str, RawStore], kind: str, words: tuple[s
         json.loads(printed(words[0], path, *words[1:], "--json"))
     else:
         assert refused(1, words[0], path, *words[1:]).startswith("Error: ")
+    if kind.startswith("empty") and words[0] == "plot":
+        assert json.loads(printed(words[0], path, *words[1:], "--json")) == []
 
 
 @pytest.mark.slow
@@ -186,6 +192,7 @@ def test_the_rest_stays_explorable(
         ("show", rows[0]["episode_id"]),
         ("show", rows[0]["position"]),
         ("head", "steps"),
+        ("plot", "returns"),
         ("stats",),
     ):
         result = call(words[0], path, *words[1:], "--json")
@@ -225,7 +232,7 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
         assert (without.exit_code, file.name in without.stderr) == (1, True)
         healthy = sum(row["length"] for row in rows if not row["episode_id"].startswith(lost))
         assert json.loads(without.stdout) == [{"n": healthy}]
-        for words in (["head"], ["stats"]):
+        for words in (["head"], ["stats"], ["plot", "actions"]):
             rest = call(words[0], path, *words[1:], "--json")
             assert (rest.exit_code, file.name in rest.stderr) == (1, True), rest.output
             assert rest.stdout and json.loads(rest.stdout), rest.output

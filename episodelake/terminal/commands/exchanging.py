@@ -20,29 +20,12 @@ from ..arguments import (
     keyed_values,
 )
 from ..command import EXCHANGE, app, command
+from ..completion import complete_formats
 from ..result import Report
 
 if TYPE_CHECKING:
     from ...types import ExportReport, ImportReport
     from ..output.page import Page
-
-
-_Map = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--map",
-        metavar="KEY=COLUMNS",
-        help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; may be repeated.",
-    ),
-]
-_MaxBytes = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        help="The most bytes of an episode in memory; else 256 MiB, or 200 times the source.",
-    ),
-]
 
 
 @command(
@@ -63,9 +46,18 @@ def import_(
     path: WritablePath,
     format: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The format; recognised by default."),
+        typer.Option(
+            metavar="NAME", help="The format; recognised by default.", autocompletion=complete_formats
+        ),
     ] = None,
-    mapping: _Map = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="KEY=COLUMNS",
+            help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; may be repeated.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the format, spaces, columns, first rows and losses.")
     ] = False,
@@ -106,7 +98,14 @@ def import_(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Metadata of the run of the new episodes; may be repeated."),
     ] = None,
-    max_bytes: _MaxBytes = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The most bytes of an episode in memory; else 256 MiB, or 200 times the source.",
+        ),
+    ] = None,
     storage: StorageOptions = None,
 ) -> Report:
     """Import a dataset of another library.
@@ -152,7 +151,9 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new file or folder.")],
     format: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The format; see `episodelake formats`."),
+        typer.Option(
+            metavar="NAME", help="The format; see `episodelake formats`.", autocompletion=complete_formats
+        ),
     ],
     condition: Condition = None,
     option: Annotated[

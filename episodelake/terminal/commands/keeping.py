@@ -19,6 +19,7 @@ from ..arguments import (
     keyed_values,
 )
 from ..command import KEEP, ReportingGroup, app, command
+from ..completion import complete_columns, complete_tags
 from ..result import AsJson, Report
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -72,6 +73,7 @@ def compact(
         typer.Option(
             metavar="COLUMN",
             help="Sort all episodes by this column of episodes; positions then follow the new order.",
+            autocompletion=complete_columns,
         ),
     ] = None,
     descending: Annotated[
@@ -213,7 +215,9 @@ def tag(
     path: WritablePath,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="The tag; without it, tags are listed."),
+        typer.Argument(
+            metavar="NAME", help="The tag; without it, tags are listed.", autocompletion=complete_tags
+        ),
     ] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="The version to tag; the default is the newest.")

@@ -23,6 +23,7 @@ from ..arguments import (
     step_range,
 )
 from ..command import LOOK, app, command
+from ..completion import complete_columns
 from ..result import AsJson, Report
 
 
@@ -69,6 +70,7 @@ def ls(
         typer.Option(
             metavar="COLUMN",
             help="Sort by this column of episodes, or run.KEY; NULLs come last.",
+            autocompletion=complete_columns,
         ),
     ] = None,
     descending: Annotated[bool, typer.Option("--descending", "-d", help="The largest first.")] = False,
@@ -94,7 +96,8 @@ def ls(
     from ..reports.open_store import explored
 
     count = row_limit(Page(), limit, as_json=as_json)
-    listing = Listing(condition, order_by, descending, offset, count, column_names(columns))
+    names = Page().is_terminal and not as_json
+    listing = Listing(condition, order_by, descending, offset, count, column_names(columns), names)
     (rows, total), _ = explored(path, storage, listing.rows)
     return Report(rows, partial(write_episodes, listing=listing, total=total))
 
@@ -198,7 +201,9 @@ def stats(
             "--columns",
             "-c",
             metavar="NAMES",
-            help="Columns of steps to measure, separated by commas; may be repeated.",
+            help="Columns of steps to measure, or elements such as observation[2], separated by commas; may "
+            "be repeated.",
+            autocompletion=complete_columns,
         ),
     ] = None,
     condition: Condition = None,
@@ -231,8 +236,9 @@ def stats(
     app,
     LOOK,
     """\
+episodelake plot data/cartpole returns
+episodelake plot data/cartpole learning --by run.algo --smooth 2
 episodelake plot data/cartpole returns --output returns.svg
-episodelake plot data/cartpole learning --by run.algo --smooth 2 -o learning.svg
 episodelake plot data/cartpole histogram --filter "length > 9" -o returns.html
 episodelake plot data/cartpole visitation --output visited.png""",
 )
@@ -247,20 +253,21 @@ def plot(
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="The .svg, .png or .html file; one that is there is replaced.",
+            help="Write the chart to a .svg, .png or .html file; needs episodelake[explore].",
         ),
-    ],
+    ] = None,
     over: Annotated[Over | None, typer.Option(help="What the x axis counts; of learning, episodes.")] = None,
     by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
             help="A line for each value of this column of episodes, or of run.KEY.",
+            autocompletion=complete_columns,
         ),
     ] = None,
     smooth: Annotated[
@@ -268,12 +275,20 @@ def plot(
         typer.Option(metavar="N", help="Of learning: the mean with so many neighbours on each side."),
     ] = None,
     condition: Condition = None,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> Report:
-    """Draw returns, learning curves, lengths or actions to a file.
+    """Draw returns, learning curves, lengths or actions.
 
-    Charts need episodelake[explore]. The numbers behind them are those of `stats` and `sql`.
+    To a file, or without one with characters.
     """
-    from ..reports.plotting import save_chart
+    from ..reports.open_store import explored
+    from ..reports.plotting import Wanted, drawn, save_chart
 
-    return save_chart(path, storage, str(kind), output, condition, over=over, by=by, smooth=smooth)
+    wanted = Wanted(str(kind), over, by, smooth)
+    if output is not None:
+        return save_chart(path, storage, wanted, output, condition)
+    drawing, status = explored(
+        path, storage, lambda opened: drawn(opened.chosen(condition), wanted, as_json=as_json), steps=True
+    )
+    return Report(drawing.rows, drawing.write, status=status)

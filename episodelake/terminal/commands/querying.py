@@ -32,6 +32,7 @@ Limit = Annotated[
     ),
 ]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Parquet = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -51,7 +52,7 @@ _EXPOSED = (
     """\
 episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
 episodelake sql data/cartpole "FROM episodes" --csv > episodes.csv
-episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --output b.parquet
+episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --parquet b.parquet
 episodelake sql data/cartpole < question.sql
 episodelake sql data/cartpole                   a prompt, with completion and history""",
 )
@@ -68,6 +69,7 @@ def sql(
     limit: Limit = None,
     csv: Csv = False,
     as_json: AsJson = False,
+    parquet: Parquet = None,
     output: Output = None,
     storage: StorageOptions = None,
 ) -> None:
@@ -79,11 +81,13 @@ def sql(
     If the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
     from ...plugin import QuerySession
-    from ..output.exporting import chosen_export, write_result
+    from ..output.exporting import check_target, chosen_export, write_result
     from ..output.page import Page
     from ..reports.open_store import explored, open_store_at
 
-    export = chosen_export(csv=csv, as_json=as_json, output=output, limit=limit or 0)
+    export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
+    if export is not None and export.file is not None:
+        check_target(export.file)
     page, rows = Page(), SHOWN if limit is None else limit
     # Read before the store is opened: another program may still be writing to the pipe.
     text = _query_text(query, prompt_fits=export is None)
@@ -129,6 +133,7 @@ def lake(
     limit: Limit = None,
     csv: Csv = False,
     as_json: AsJson = False,
+    parquet: Parquet = None,
     output: Output = None,
     storage: StorageOptions = None,
 ) -> Report | None:
@@ -136,14 +141,16 @@ def lake(
 
     A store that cannot be read is named in a warning, and queries leave it out.
     """
-    from ..output.exporting import chosen_export
+    from ..output.exporting import check_target, chosen_export
     from ..output.page import Page
     from ..reports.lakes import answer, open_lake, write_stores
 
     opened = open_lake(root, storage)
-    if query is None and not (csv or output or limit is not None):
+    if query is None and not (csv or parquet or output or limit is not None):
         return Report(opened.stores(), partial(write_stores, url=opened.url))
-    export = chosen_export(csv=csv, as_json=as_json, output=output, limit=limit or 0)
+    export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
+    if export is not None and export.file is not None:
+        check_target(export.file)
     answer(Page(), opened, query or "FROM stores", export, SHOWN if limit is None else limit)
     return None
 

@@ -93,24 +93,23 @@ class _Stream:
             ) from error
 
 
-def chosen_export(*, csv: bool, as_json: bool, output: Path | None, limit: int) -> Export | None:
-    """Return the target that the options name; None for a table on the page.
-
-    Raises:
-        StoreAccessError: the file cannot be written.
-    """
-    if csv and as_json:
-        raise typer.BadParameter("give only one of --csv and --json.")
-    format = "csv" if csv else "json" if as_json else ""
+def chosen_export(
+    *, csv: bool, as_json: bool, parquet: Path | None, output: Path | None, limit: int
+) -> Export | None:
+    """Return the target that the options name; None for a table on the page."""
+    wanted = [name for name, given in (("csv", csv), ("json", as_json), ("parquet", parquet)) if given]
+    if len(wanted) > 1:
+        raise typer.BadParameter("give only one of --csv, --json and --parquet.")
+    if parquet is not None and output is not None:
+        raise typer.BadParameter("--parquet names the file already.", param_hint="--output")
     if output is None:
-        return Export(format, None, limit) if format else None
-    format = format or output.suffix.removeprefix(".").lower()
+        return Export(wanted[0], parquet, limit) if wanted else None
+    format = wanted[0] if wanted else output.suffix.removeprefix(".").lower()
     if format not in FORMATS:
         raise typer.BadParameter(
             f"{str(output)!r} does not say the format; expected a name that ends in .csv, .json or .parquet.",
             param_hint="--output",
         )
-    check_target(output)
     return Export(format, output, limit)
 
 

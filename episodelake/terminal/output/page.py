@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
@@ -24,9 +25,13 @@ from ...plugin import size_text
 from ..result import Report
 from .cells import NULL, Amount, Column, clean, columns_of, moment_text, number_text
 from .json_text import json_of
+from .sparkline import ASCII, BLOCKS, Line, sparkline
 from .table import GAP, USED, fitted_table
 
 INDENT = 2
+#: The shortest and the longest sparkline; between them they fill the window.
+SHORTEST_LINE, LONGEST_LINE = 16, 60
+LINE_IN_A_PIPE = 40
 
 
 class Page:
@@ -92,22 +97,31 @@ class Page:
         self._print(table, width=self.width)
 
     def table(self, rows: Sequence[Mapping[str, object]], first: Sequence[str] = USED) -> None:
-        """Write a table of values. Numbers are set flush right.
+        """Write a table of values. Numbers are set flush right; a `Line` is drawn.
 
         Args:
             rows: all with the same keys, which are the headers.
             first: the columns that a narrow terminal keeps, the most important one first.
         """
         values = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        lines = {name: cells for name, cells in values.items() if isinstance(cells[0], Line)}
+        texts = {
+            name: [clean(self.text(each)) for each in cells]
+            for name, cells in values.items()
+            if name not in lines
+        }
+        width = LINE_IN_A_PIPE
+        if self.is_terminal:
+            others = [max(map(cell_len, (name, *cells))) + GAP for name, cells in texts.items()]
+            width = min(max(self.console.width - sum(others), SHORTEST_LINE), LONGEST_LINE)
+        levels = BLOCKS if self._is_utf() else ASCII
+        for name, cells in lines.items():
+            texts[name] = [sparkline(each, width, levels) for each in cells if isinstance(each, Line)]
         columns = [
-            Column(
-                clean(name),
-                [clean(self.text(each)) for each in cells],
-                any(isinstance(each, int | float | Amount) for each in cells),
-            )
+            Column(clean(name), texts[name], any(isinstance(each, int | float | Amount) for each in cells))
             for name, cells in values.items()
         ]
-        self._write(columns, first)
+        self._write(columns, (*lines, *first))
 
     def frame(self, data: pl.DataFrame | pa.Table, first: Sequence[str] = USED) -> None:
         """Write data as a table; `first` is that of `table`."""
@@ -122,13 +136,14 @@ class Page:
                 self.raw("\t".join(row))
             return
         # Text is hard to read beyond 120 columns; a table takes the whole window.
-        table, left_out = fitted_table(
-            columns, self.console.width, first, ellipsis=self.console.encoding.lower().startswith("utf")
-        )
+        table, left_out = fitted_table(columns, self.console.width, first, ellipsis=self._is_utf())
         self._print(table)
         if left_out:
             number = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
             self.note(f"{number} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
+
+    def _is_utf(self) -> bool:
+        return self.console.encoding.lower().startswith("utf")
 
     def text(self, value: object) -> str:
         """Return a value as text: numbers and moments shortened for people, in full for scripts."""

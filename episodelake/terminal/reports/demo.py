@@ -1,7 +1,7 @@
 """The demo: record real environments, ask questions in SQL, rebuild every episode and replay it.
 
-It uses the public API in a user's order: one store per environment, a run per policy, then queries, and
-the proof that episodes come back exactly.
+It uses the public API in a user's order: one store per environment, a run per policy, then queries, a chart,
+and the proof that episodes come back exactly.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ...plugin import counted
 from ...plugin.files import make_folder, names_in
 from ...types import ReplayReport
 from ..output.page import Page
+from .drawings import drawn_series, histogram_drawing
 
 POLICIES = ("random", "scripted")
 
@@ -127,9 +128,14 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
             store.query(text).select(pl.lit(name).alias("store"), "*") for name, store in stores.items()
         ]
         page.frame(pl.concat(answers))
-    page.heading("3  Rebuild all episodes and replay them")
+    page.heading("3  Returns")
+    for task in TASKS:
+        page.line()
+        page.line(f"{task.env_id}: how often each return occurs", "bold")
+        histogram_drawing(drawn_series(stores[task.name], "returns", "run.policy")).write(page)
+    page.heading("4  Rebuild all episodes and replay them")
     same = _replay_all(page, path, stores)
-    page.heading("4  Try next")
+    page.heading("5  Try next")
     for command in next_commands(path):
         page.block(shlex.join(command), "cyan")
     return same

@@ -32,6 +32,7 @@ from ...plugin.columns import ACTION, OBSERVATION, REWARD, unescape
 from ...types import EpisodeVideo, ReplayReport, Signal
 from ..output.exporting import check_target, file_report
 from ..output.page import Page
+from ..output.sparkline import Line
 from ..result import Report
 from .open_store import Explored, explored
 from .rollout_report import Conversation
@@ -191,7 +192,7 @@ def _figures(values: np.ndarray) -> dict[str, float | None]:
 
 
 def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any], whole: bool = False) -> None:
-    """Write one episode: its summary, its first and last rows, and the figures of its signals; a rollout as a
+    """Write one episode: its summary, its first and last rows, and its signals as sparklines; a rollout as a
     conversation, on a terminal with long messages cut unless they are wanted `whole`.
     """
     episode, signals, ends = look.episode, look.signals, look.ends
@@ -206,16 +207,14 @@ def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any], whol
         page.heading("Agents")
         page.table(_agents_of(episode))
         page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
-        page.heading("Signals")
+        page.heading("Over time")
     if ends is not None:
         page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
         page.frame(ends)
-        page.heading("Signals")
-    if not signals:
-        page.line("No column holds a few numbers at every step.")
-    page.table([{"signal": each.name, **_figures(each.values)} for each in signals[:SIGNALS]])
+        page.heading("Over time")
+    _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
-        page.note(f"{counted(len(signals) - SIGNALS, 'more signal')} not shown; --json has all.")
+        page.note(f"{counted(len(signals) - SIGNALS, 'more signal')} not drawn.")
 
 
 def write_replay(page: Page, report: ReplayReport, env: str) -> None:
@@ -290,6 +289,18 @@ def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
     if isinstance(episode, AgentEpisode):
         return rows.filter(pl.col("agent_id") == episode.agent_id)
     return rows
+
+
+def _write_signals(page: Page, signals: list[Signal]) -> None:
+    if not signals:
+        page.line("No column holds a few numbers at every step.")
+        return
+    rows = []
+    for signal in signals:
+        figures = _figures(signal.values)
+        spread = {name: figures[name] for name in ("lowest", "highest")}
+        rows.append({"signal": signal.name, "line": Line(signal.values), **spread})
+    page.table(rows)
 
 
 def _agents_of(episode: MultiAgentEpisode) -> list[dict[str, Any]]:

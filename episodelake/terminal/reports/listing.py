@@ -13,6 +13,7 @@ from ...plugin import collected, counted, quote
 from ...plugin.columns import METADATA
 from ..output.page import Page
 from .open_store import Explored, meant
+from .store_figures import has_hidden_names
 
 POSITION_NAME = "position"
 IN_A_PIPE = 100
@@ -32,6 +33,7 @@ class Listing:
         order_by, descending: the column to sort by, and whether the largest come first.
         offset, count: how many episodes to skip, and how many to list; None for all.
         columns: the columns to show; None for the usual ones.
+        names: add the names of runs to the usual columns, where an id lacks its name.
     """
 
     condition: str | None
@@ -40,6 +42,7 @@ class Listing:
     offset: int
     count: int | None
     columns: Sequence[str] | None
+    names: bool = False
 
     def rows(self, opened: Explored) -> tuple[pl.DataFrame, int]:
         """Return the rows to show, and the number of all rows."""
@@ -48,6 +51,8 @@ class Listing:
         columns = checked_columns(self.columns, [POSITION_NAME, *known], "episodes") or [
             name for name in STANDARD if name in own
         ]
+        if self.names and self.columns is None and has_hidden_names(opened.store):
+            columns.append("run.name")
         check_column(self.order_by, [POSITION_NAME, *known], "episodes")
         view = ordered = opened.chosen(self.condition)
         if self.order_by not in (None, POSITION_NAME):

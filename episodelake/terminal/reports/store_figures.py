@@ -70,6 +70,11 @@ def is_hidden(run_id: str, name: str | None) -> bool:
     return name is not None and not name.isascii() and not run_id.startswith(name)
 
 
+def has_hidden_names(store: EpisodeStore) -> bool:
+    """Return whether the id of any run lacks its name."""
+    return any(is_hidden(*row) for row in collected(store.runs.select("run_id", "name")).iter_rows())
+
+
 def run_labels(store: EpisodeView) -> dict[str, str]:
     """Return the names of runs by id, for people: of those that share a name, and those without, the id."""
     runs = collected(store.runs.select("run_id", "name"))
