@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ... import EpisodeView
 from ...errors import QueryError
-from ...plugin import Snapshot, collected, quote
+from ...plugin import Snapshot, collected, quote, sql_type
 from ...plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, unescape
 from ..output.page import Page
 from .open_store import Explored, meant
@@ -154,10 +154,8 @@ def _columns_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[d
     """Return a row per element of whole columns."""
     snapshot = view.selection().snapshot
     schema = snapshot.shown_schema("steps")
-    known = measurable_columns(snapshot)
     for name in columns or ():
-        if name not in known:
-            raise QueryError(f"There is no column {name!r} with numbers in steps.{meant(name, known)}")
+        _check(snapshot, name)
     if not snapshot.schema.groups:
         return _view_figures(view, columns, schema.names)
     wanted = columns if columns is not None else [name for name in schema.names if name not in _KEYS]
@@ -176,6 +174,26 @@ def measurable_columns(snapshot: Snapshot) -> list[str]:
         or (each.name not in _KEYS and (_is_number(each.type) or _inner(each.type) == pa.bool_()))
     ]
     return list(dict.fromkeys([*_ROOTS, TERMINATED, TRUNCATED, *parts]))
+
+
+def _check(snapshot: Snapshot, name: str) -> None:
+    """Raise an error for a column that cannot be measured."""
+    known = measurable_columns(snapshot)
+    if name in known:
+        return
+    schema = snapshot.shown_schema("steps")
+    if name in schema.names:
+        kind = sql_type(schema.field(name).type)
+        raise QueryError(
+            f"The column {name} holds keys or no numbers ({kind}), so there is nothing to measure. "
+            f"Columns that can be measured: {', '.join(known)}."
+        )
+    if name in snapshot.shown_schema("episodes").names:
+        raise QueryError(
+            f"{name} is a column of episodes, and --columns chooses columns of steps. Lengths and returns "
+            f"are measured in any case; for others ask in SQL. There are: {', '.join(known)}."
+        )
+    raise QueryError(f"There is no column {name!r} in steps.{meant(name, known)}")
 
 
 def _view_figures(
