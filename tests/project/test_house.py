@@ -499,7 +499,7 @@ DOORS: dict[str, Room] = {
     ),
     "terminal": Room(
         modules="terminal",
-        rooms="rollouts",
+        rooms="look rollouts",
     ),
     "collecting": Room(
         modules="writers.collecting",

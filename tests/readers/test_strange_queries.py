@@ -246,12 +246,13 @@ def test_filters_and_charts_name_the_damaged_file(damaged: tuple[el.EpisodeStore
 
 
 def test_show_tables_lists_what_there_is_to_ask(tmp_path: Path) -> None:
-    """`SHOW TABLES` lists the five tables of a store, and nothing that they are made of."""
+    """`SHOW TABLES` lists the five tables of a store; what they are made of begins with an underscore."""
     store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
     tables = ["episodes", "runs", "steps", "transitions", "transitions_with_next"]
     for text in ("show tables", " SHOW ALL TABLES; "):
         for read_only in (False, True):
-            assert store.query(text, read_only=read_only)["name"].to_list() == tables
+            names = store.query(text, read_only=read_only)["name"].to_list()
+            assert [name for name in names if not name.startswith("_")] == tables
 
 
 @pytest.fixture
