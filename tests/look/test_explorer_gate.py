@@ -21,7 +21,6 @@ from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import episodelake as el
-import episodelake.plugin
 from effort import looped
 from episodelake.explorer import server
 from episodelake.explorer.gate import Gate, new_token
