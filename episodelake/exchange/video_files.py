@@ -72,7 +72,8 @@ def copied_frames(
     if frames is None:
         return None
     form = "gray" if shape[-1] == 1 else "rgb24"
-    needed = dropwhile(lambda packet: packet.pts != stamps[0], packets)
+    shown = (packet for packet in packets if packet.pts is not None)
+    needed = dropwhile(lambda packet: packet.pts != stamps[0] and not changes_decoder(packet), shown)
     for frame in chain.from_iterable(map(stream.decode, chain(needed, [None]))):
         if frame.pts == stamps[0]:
             image = frame.to_ndarray(format=form).reshape(frame.height, frame.width, -1)
@@ -82,6 +83,11 @@ def copied_frames(
                 same = False
             return frames if same else None
     return None
+
+
+def changes_decoder(packet: Any) -> bool:
+    """Return whether a packet has other parameters for its decoder than those before it."""
+    return bool(packet.has_sidedata("new_extradata"))
 
 
 def frames_of(path: str | PathLike[str]) -> EncodedFrames:

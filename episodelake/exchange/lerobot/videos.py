@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import DatasetError
 from ...plugin import check_bytes, reading
 from ...types import EncodedFrames
-from ..video_files import copied_frames, opened_video, seek_before
+from ..video_files import changes_decoder, copied_frames, opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -47,11 +47,11 @@ def span_packets(container: Any, stream: Any, span: VideoSpan, fps: float) -> li
     seek_before(container, stream, math.floor(first))
     packets: list[Any] = []
     for packet in container.demux(stream):
+        if packets or (packet.pts is not None and packet.pts >= first) or changes_decoder(packet):
+            packets.append(packet)
         # A decoding time is never after its presentation time, and does not go back.
         if packet.dts is not None and packet.dts >= stop:
             break
-        if packets or (packet.pts is not None and packet.pts >= first):
-            packets.append(packet)
     return packets
 
 
@@ -146,7 +146,11 @@ class OpenVideos:
         container, stream = self._opened(camera, span.file)
         with reading(span.file, "cannot be decoded"):
             packets = span_packets(container, stream, span, fps)
-            return copied_frames(packets, stream, frame_stamps(packets, stream, span, times, fps), shape)
+            copied = copied_frames(packets, stream, frame_stamps(packets, stream, span, times, fps), shape)
+        if any(map(changes_decoder, packets)):
+            # The file gives them once only, and not all of its packets are decoded.
+            self._close(camera)
+        return copied
 
     def _opened(self, camera: str, file: Path) -> tuple[Any, Any]:
         if camera not in self._open or self._open[camera][0] != file:
