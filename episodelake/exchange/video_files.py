@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, dropwhile
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +21,11 @@ _MOST_REORDERED = 16
 
 
 @contextmanager
-def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
+def opened_video(file: Path, threads: str = "AUTO") -> Iterator[tuple[Any, Any]]:
     """Yield the container and the video stream of a file.
+
+    Args:
+        threads: of the decoder, as PyAV names their types.
 
     Raises:
         DatasetError: the file is damaged, or the block fails to decode it.
@@ -36,7 +40,7 @@ def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
         if not container.streams.video:
             raise DatasetError(f"{file} has no video, only {len(container.streams)} other streams.")
         stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
+        stream.thread_type = threads
         yield container, stream
 
 
@@ -51,7 +55,7 @@ def seek_before(container: Any, stream: Any, stamp: int) -> None:
 
 
 def copied_frames(
-    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+    packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
 ) -> EncodedFrames | None:
     """Return frames of an open video without decoding them; None where they have to be decoded.
 
@@ -59,17 +63,18 @@ def copied_frames(
     may hold streams of several encoders.
 
     Args:
-        container, stream: of PyAV.
+        packets: of the frames, in decoding order; some others may be around them.
+        stream: of PyAV.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
         shape: of a frame, (H, W, C).
     """
-    seek_before(container, stream, int(stamps[0]))
-    frames = EncodedFrames.copied(container, stream, stamps, shape)
+    frames = EncodedFrames.copied(packets, stream, stamps, shape)
     if frames is None:
         return None
-    seek_before(container, stream, int(stamps[0]))
     form = "gray" if shape[-1] == 1 else "rgb24"
-    for frame in container.decode(stream):
+    shown = (packet for packet in packets if packet.pts is not None)
+    needed = dropwhile(lambda packet: packet.pts != stamps[0] and not changes_decoder(packet), shown)
+    for frame in chain.from_iterable(map(stream.decode, chain(needed, [None]))):
         if frame.pts == stamps[0]:
             image = frame.to_ndarray(format=form).reshape(frame.height, frame.width, -1)
             try:
@@ -78,6 +83,11 @@ def copied_frames(
                 same = False
             return frames if same else None
     return None
+
+
+def changes_decoder(packet: Any) -> bool:
+    """Return whether a packet has other parameters for its decoder than those before it."""
+    return bool(packet.has_sidedata("new_extradata"))
 
 
 def frames_of(path: str | PathLike[str]) -> EncodedFrames:
@@ -102,20 +112,17 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
     with opened_video(file) as (container, stream):
         context = stream.codec_context
         shape = context.height, context.width, 1 if context.pix_fmt == "gray" else 3
-        shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
+        packets = [*container.demux(stream)]
+        shown = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
         if not shown:
             raise DatasetError(f"{file} has no frames.")
-        copied = copied_frames(container, stream, np.unique(np.array(shown, np.int64)), shape)
+        copied = copied_frames(packets, stream, np.unique(np.array(shown, np.int64)), shape)
         if copied is not None:
             return copied
         container.seek(0, stream=stream)
         form = "gray" if shape[-1] == 1 else "rgb24"
         frames = [frame.to_ndarray(format=form).tobytes() for frame in container.decode(stream)]
     return EncodedFrames.raw(frames, shape)
-
-
-def _is_shown(packet: Any) -> bool:
-    return packet.pts is not None and not packet.is_discard
 
 
 def _container(file: IO[bytes], path: Path) -> str:

@@ -110,6 +110,7 @@ def _write(
         cast=target.cast,
         durability="none",
     ) as writer:
+        writer._sources.assume(staged)
         rules: Any = {name: getattr(target, name) for name in ("on_error", "on_changed", "progress")}
         return import_episodes(dataset, writer, known, staged, **rules)
 

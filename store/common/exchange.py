@@ -78,6 +78,7 @@ def find_format(role: Role, name: str) -> Any:
     return _loaded(role, entry) if entry is not None else None
 
 
+@cache
 def _loaded(role: Role, entry: EntryPoint) -> Any:
     try:
         loaded = entry.load()

@@ -102,8 +102,9 @@ class Metadata:
         if str(self.properties.get(_APPEND_ONLY)).lower() == "true":
             asked.append(_APPEND_ONLY)
         for column in self.schema:
-            names = [key.decode() for key in column.metadata or ()]
-            asked += [f"{name} of {column.name!r}" for name in names if name.startswith("delta.")]
+            for key in column.metadata or ():
+                if key.startswith(b"delta."):
+                    asked.append(f"{key.decode()} of {column.name!r}")
         return asked
 
 

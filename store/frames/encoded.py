@@ -33,18 +33,19 @@ class EncodedFrames:
 
     @staticmethod
     def copied(
-        container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+        packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
     ) -> EncodedFrames | None:
         """Return frames of an open video without decoding them; None where they have to be decoded.
 
         Args:
-            container, stream: of PyAV, at or before the packet of the first frame.
+            packets: of the frames, in decoding order; some others may be around them.
+            stream: of PyAV.
             stamps: int64, the presentation timestamps of the frames, in units of the stream.
             shape: of a frame.
         """
         image = ImageShape(tuple(shape))
         try:
-            cells = copied_cells(container, stream, stamps, image)
+            cells = copied_cells(packets, stream, stamps, image)
         except ValueError:  # Damaged packets; decoding them says more.
             return None
         return None if cells is None else EncodedFrames(cells, image)

@@ -180,12 +180,18 @@ def order_of_units(packets: Iterable[Sequence[bytes]]) -> np.ndarray | None:
         return None
     if len(set(orders)) < len(orders):
         return None
-    shown = np.argsort(np.argsort(orders))
+    shown = places(orders)
     delayed = parameters and parameters.delayed
     # A decoder that holds back fewer frames than their order needs leaves some out.
-    if delayed is not None and (np.arange(len(shown)) - shown).max(initial=0) > delayed:
+    if delayed is not None and any(number - place > delayed for number, place in enumerate(shown)):
         return None
-    return shown
+    return np.array(shown, np.int64)
+
+
+def places(orders: Sequence[int]) -> list[int]:
+    """Return the place of each number, all of which differ, among them."""
+    place = {order: number for number, order in enumerate(sorted(orders))}
+    return [place[order] for order in orders]
 
 
 def _stated(unit: bytes, parameters: _Parameters) -> int:

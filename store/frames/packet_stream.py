@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +195,19 @@ def _has_lengths(chunk: Chunk) -> bool:
 
 def _split(chunk: Chunk, packets: list[bytes]) -> Iterator[list[bytes]]:
     """Yield the units of each packet, of the first with the parameters that it lacks."""
-    extra = chunk.extradata
-    size = 1 + (extra[4 if chunk.codec == "h264" else 21] & 3)
-    stated = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
-    parameters = [*dict.fromkeys(stated)]
+    size, parameters = _parameters(chunk.codec, chunk.extradata)
     for packet in packets:
         own = [*_units(packet, size)]
         yield [*(unit for unit in parameters if unit not in own), *own]
-        parameters = []
+        parameters = ()
+
+
+@lru_cache(16)  # The chunks of a file share them.
+def _parameters(codec: str, extra: bytes) -> tuple[int, tuple[bytes, ...]]:
+    """Return the bytes of the lengths of units, and the units with the parameters of the decoder."""
+    size = 1 + (extra[4 if codec == "h264" else 21] & 3)
+    stated = _h264_parameters(extra) if codec == "h264" else _hevc_parameters(extra)
+    return size, tuple(dict.fromkeys(stated))
 
 
 def _units(packet: bytes, size: int) -> Iterator[bytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from . import ffmpeg
+from . import ffmpeg, h264_order
 from .chunks import NAMES, Chunk
 from .images import ImageShape
 from .packet_stream import stated_order
@@ -22,11 +24,14 @@ def codec_of(stream: Any) -> str | None:
     return name if name in NAMES else None
 
 
-def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageShape) -> pa.Array | None:
+def copied_cells(
+    around: Sequence[Any], stream: Any, stamps: np.ndarray, image: ImageShape
+) -> pa.Array | None:
     """Return frames of an open video as the cells of a column.
 
     Args:
-        container, stream: of PyAV, at or before the packet of the first frame.
+        around: the packets of the frames in decoding order, and some others around them.
+        stream: of PyAV.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
         image: the shape of a frame.
 
@@ -38,26 +43,25 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
     codec = codec_of(stream)
     if codec is None or not len(stamps) or (np.diff(stamps) <= 0).any():
         return None
-    packets = _packets(container, stream, int(stamps[0]), int(stamps[-1]))
-    shown = np.array([packet.pts for packet in packets], np.int64)
-    inside = np.sort(shown[shown <= stamps[-1]])
-    if not np.array_equal(inside, stamps) or not packets[0].is_keyframe:
+    packets = _needed(around, int(stamps[0]), int(stamps[-1]))
+    shown, last = [packet.pts for packet in packets], int(stamps[-1])
+    if sorted(at for at in shown if at <= last) != stamps.tolist() or not packets[0].is_keyframe:
         return None
     starts = _closed_starts(packets, shown)
     extradata = bytes(stream.codec_context.extradata or b"")
     cells: list[bytes] = []
     stated = True
     for start, stop in zip(starts, [*starts[1:], len(packets)], strict=True):
-        frames = int((shown[start:stop] <= stamps[-1]).sum())
-        if not frames:
+        wanted = [at for at in range(start, stop) if shown[at] <= last]
+        if not wanted:
             continue
-        if frames >= 1 << 16:
+        if len(wanted) >= 1 << 16:
             return None
         # Packets behind the last frame that is wanted are not needed to decode it.
-        needed = start + 1 + int(np.flatnonzero(shown[start:stop] <= stamps[-1])[-1])
-        chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
+        needed = wanted[-1] + 1
+        chunk = Chunk(codec, len(wanted), extradata, [bytes(packet) for packet in packets[start:needed]])
         # A decoder that begins here has to show the frames in the order of the file, each once.
-        ranks = np.argsort(np.argsort(shown[start:needed]))
+        ranks = h264_order.places(shown[start:needed])
         # Headers that once leave the order open, as where an encoder changes, are not asked again.
         stated = stated and _is(stated_order(chunk), ranks)
         if not stated and not _is(ffmpeg.shown_order(chunk, image), ranks):
@@ -66,14 +70,14 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
     return pa.array(cells, pa.binary())
 
 
-def _is(order: np.ndarray | None, ranks: np.ndarray) -> bool:
-    return order is not None and np.array_equal(order, ranks)
+def _is(order: np.ndarray | None, ranks: list[int]) -> bool:
+    return order is not None and order.tolist() == ranks
 
 
-def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
-    """Return packets in decoding order, from the one shown at `first` to what frames up to `last` need."""
+def _needed(packets: Sequence[Any], first: int, last: int) -> list[Any]:
+    """Return the packets from the one shown at `first` to what frames up to `last` need."""
     kept: list[Any] = []
-    for packet in container.demux(stream):
+    for packet in packets:
         if packet.pts is None:
             continue
         # Matroska has no decoding times; FFmpeg lacks those of the first packets.
@@ -84,7 +88,7 @@ def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
     return kept
 
 
-def _closed_starts(packets: list[Any], shown: np.ndarray) -> list[int]:
+def _closed_starts(packets: list[Any], shown: list[int]) -> list[int]:
     """Return the keyframes that no later packet is shown before: nothing after them refers further back."""
-    earliest = np.minimum.accumulate(shown[::-1])[::-1]
+    earliest = [*accumulate(reversed(shown), min)][::-1]
     return [at for at, packet in enumerate(packets) if packet.is_keyframe and shown[at] == earliest[at]]

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import episodelake as el
-from episodelake.exchange.lerobot.videos import VideoSpan, frame_stamps, opened_video
+from episodelake.exchange.lerobot.videos import VideoSpan, frame_stamps, opened_video, span_packets
 
 CAMERA = "observation.images.top"
 COUNTERS = ("frame_index", "episode_index", "index", "task_index")
@@ -213,7 +213,8 @@ def test_stamps_of_an_episode_are_those_of_its_packets(tmp_path: Path) -> None:
             assert stamps == list(range(90))
             for start, stop in ((0, 90), (30, 90), (31, 47), (89, 90)):
                 span = VideoSpan(file, start / 30, stop / 30)
-                found = frame_stamps(container, stream, span, np.arange(stop - start) / 30, 30.0)
+                packets = span_packets(container, stream, span, 30.0)
+                found = frame_stamps(packets, stream, span, np.arange(stop - start) / 30, 30.0)
                 assert np.rint(found * float(stream.time_base) * 30).tolist() == list(range(start, stop))
 
 

@@ -420,14 +420,14 @@ def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
     code = f"""
 import os
 import episodelake as el
-from episodelake.exchange.lerobot import reading
-copied, calls = reading.span_frames, []
+from episodelake.exchange.lerobot.videos import OpenVideos
+copied, calls = OpenVideos.copied, []
 def killed(*args, **options):
     calls.append(args)
     if len(calls) == 5:
         os._exit(9)
     return copied(*args, **options)
-reading.span_frames = killed
+OpenVideos.copied = killed
 el.import_dataset({str(root)!r}, {str(tmp_path / "store")!r}, last_observation="missing")
 """
     process = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, env={**os.environ})

@@ -45,6 +45,10 @@ class SourceKeys:
         # Read with the first key: writers without keys need none of them.
         self._known: set[str] | None = None
 
+    def assume(self, keys: Collection[str]) -> None:
+        """Take these for the keys of the store, to which no other process writes, without reading it."""
+        self._known = {*keys}
+
     def add(self, keys: Collection[str]) -> None:
         """Remember the keys of episodes that were written, which `is_new` has looked at."""
         # The episodes are recorded: reading the store now could fail, and the call would be repeated.

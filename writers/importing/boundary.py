@@ -376,7 +376,7 @@ def _size(path: Path, trust: bool) -> int:
                 _check_entry(root, Path(entry.path))
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
-            elif is_file(entry.path):
+            elif entry.is_file(follow_symlinks=False) or is_file(entry.path):
                 total += entry.stat().st_size
     return total
 

@@ -139,10 +139,7 @@ class RowLayout:
         """Return observations, with those of row T."""
         if self._identity:
             return now
-        order = self._followed
-        if after is not None:
-            now = pa.concat_arrays([now, after.cast(now.type) if after.type != now.type else after])
-        return _take(now, order, self.lasts[self.missing])
+        return _take(now, self._followed, self.lasts[self.missing], after)
 
     def acted(self, values: pa.Array) -> pa.Array:
         """Return values that row T lacks."""
@@ -156,7 +153,7 @@ class RowLayout:
             return _take(values, self._order, self._appended)
         order = self._order.copy()
         order[self._appended] += len(values)
-        return _take(pa.concat_arrays([values, after.cast(values.type)]), order, np.array([], np.int64))
+        return _take(values, order, np.array([], np.int64), after)
 
     def arrived(self, values: pa.Array) -> pa.Array:
         """Return values that came with the observation after the action of their row."""
@@ -173,19 +170,32 @@ class RowLayout:
         return pa.array(values, mask=unset)
 
 
-def _take(values: pa.Array, order: np.ndarray, without: np.ndarray) -> pa.Array:
-    """Return rows in an order; those of the result at `without` are NULL."""
+def _take(
+    values: pa.Array, order: np.ndarray, without: np.ndarray, after: pa.Array | None = None
+) -> pa.Array:
+    """Return rows in an order; those of the result at `without` are NULL.
+
+    Args:
+        after: rows that `order` counts after those of `values`.
+    """
     unset = np.zeros(len(order), bool)
     unset[without] = True
-    if isinstance(values.type, pa.FixedSizeListType) and _is_flat(values):
+    given = [values] if after is None else [values, after.cast(values.type)]
+    if isinstance(values.type, pa.FixedSizeListType) and all(map(_is_flat, given)):
         # Faster than Arrow's take, by far.
-        flat = values.flatten()
-        size = values.type.list_size
-        taken = flat.to_numpy(zero_copy_only=False).reshape(len(values), size)[order]
-        return pa.FixedSizeListArray.from_arrays(
-            pa.array(taken.reshape(-1), flat.type), size, mask=pa.array(unset)
-        )
-    return values.take(pa.array(order, mask=unset))
+        first, *others = map(_rows_of, given)
+        taken = first[np.minimum(order, len(first) - 1)]
+        for rows in others:
+            behind = np.flatnonzero(order >= len(first))
+            taken[behind] = rows[order[behind] - len(first)]
+        flat = pa.array(taken.reshape(-1), values.type.value_type)
+        return pa.FixedSizeListArray.from_arrays(flat, values.type.list_size, mask=pa.array(unset))
+    joined = values if after is None else pa.concat_arrays(given)
+    return joined.take(pa.array(order, mask=unset))
+
+
+def _rows_of(values: pa.FixedSizeListArray) -> np.ndarray:
+    return values.flatten().to_numpy(zero_copy_only=False).reshape(len(values), values.type.list_size)
 
 
 def _is_flat(values: pa.Array) -> bool:

@@ -413,18 +413,22 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
     compared: dict[str, Match] = {}
     errors: dict[str, EpisodelakeError] = {}
     # The files of a library's dataset may be tables or trees of arrays as well, which take long to look at.
-    for name, each in sorted(sources.items(), key=_is_general):
-        if _is_general((name, each)) and any(match.lacks == 0 for match in compared.values()):
+    general = {name for name, each in sources.items() if getattr(each, "general", False)}
+    matches: list[str] = []
+    for name in sorted(sources, key=general.__contains__):
+        if matches and name in general:
             break
         try:
-            compared[name] = _detected(each, source)
+            compared[name] = match = _detected(sources[name], source)
         except StoreUnavailableError:
             # Another format might match in its place.
             raise
         except (DatasetError, StoreAccessError) as error:
             errors[str(error)] = error
+            continue
+        if not match.lacks:
+            matches.append(name)
     compared = {name: compared[name] for name in sources if name in compared}
-    matches = [name for name, match in compared.items() if match.lacks == 0]
     if mapped and not matches:
         matches = [
             name for name, match in compared.items() if match.mappable and takes(sources[name], "mapping")
@@ -439,10 +443,6 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
     if errors:
         raise next(iter(errors.values()))
     raise DatasetError(_unknown(source, compared))
-
-
-def _is_general(named: tuple[str, SourceFormat]) -> bool:
-    return bool(getattr(named[1], "general", False))
 
 
 def _detected(format: SourceFormat, source: Any) -> Match:

@@ -69,7 +69,7 @@ from .features import (
 from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
 from .mapping import roles_of
 from .step_labels import annotated
-from .videos import span_frames, video_frames
+from .videos import OpenVideos, video_frames
 
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -104,7 +104,7 @@ class _Dataset(ForeignDataset):
         self._kind = cache(lambda name: kind_of(self._features[name]))
         self._options = options
         self._tasks = read_tasks(folder, info)
-        self._rows = Rows(folder, anywhere=is_v3(info))
+        self._rows, self._videos = Rows(folder, anywhere=is_v3(info)), OpenVideos()
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
@@ -193,6 +193,7 @@ class _Dataset(ForeignDataset):
 
     def close(self) -> None:
         self._rows.close()
+        self._videos.close()
 
     def _load(self, entry: EpisodeEntry) -> ForeignEpisode:
         try:
@@ -256,7 +257,7 @@ class _Dataset(ForeignDataset):
             feature = self._features[name]
             lost = "depths quantized to 12 bits in a video" if is_depth(feature) else "frames of lossy video"
             if self._columns.get(name) in self.encodings:
-                copied = span_frames(entry.videos[name], times, self._fps, shape)
+                copied = self._videos.copied(name, entry.videos[name], times, self._fps, shape)
                 if copied is not None:
                     return copied
                 lost = f"frames of {name} that cannot be copied, and are encoded again"

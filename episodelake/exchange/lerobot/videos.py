@@ -7,7 +7,8 @@ them, so that frames can be decoded or their packets copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import DatasetError
-from ...plugin import check_bytes
+from ...plugin import check_bytes, reading
 from ...types import EncodedFrames
-from ..video_files import copied_frames, opened_video, seek_before
+from ..video_files import changes_decoder, copied_frames, opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -38,13 +39,32 @@ class VideoSpan:
     stop: float = math.inf
 
 
-def frame_stamps(container: Any, stream: Any, span: VideoSpan, times: np.ndarray, fps: float) -> np.ndarray:
+def span_packets(container: Any, stream: Any, span: VideoSpan, fps: float) -> list[Any]:
+    """Return the packets of a range in decoding order, and some around them."""
+    base = float(stream.time_base)
+    margin = 0.5 / fps
+    first, stop = (span.start - margin) / base, (span.stop - margin) / base
+    seek_before(container, stream, math.floor(first))
+    packets: list[Any] = []
+    for packet in container.demux(stream):
+        if packets or (packet.pts is not None and packet.pts >= first) or changes_decoder(packet):
+            packets.append(packet)
+        # A decoding time is never after its presentation time, and does not go back.
+        if packet.dts is not None and packet.dts >= stop:
+            break
+    return packets
+
+
+def frame_stamps(
+    packets: Sequence[Any], stream: Any, span: VideoSpan, times: np.ndarray, fps: float
+) -> np.ndarray:
     """Return the presentation timestamp of the frame of each row, int64 (T,), in units of the stream.
 
     A range with T frames has one for each row, whatever clock the rows have. In any other, the frame of a row
     is the nearest in time.
 
     Args:
+        packets: of the range.
         times: of the rows, in seconds from the first frame of the episode.
         fps: frames per second of the dataset.
 
@@ -53,16 +73,10 @@ def frame_stamps(container: Any, stream: Any, span: VideoSpan, times: np.ndarray
     """
     base = float(stream.time_base)
     margin = 0.5 / fps
-    first, stop = span.start - margin, span.stop - margin
-    seek_before(container, stream, math.floor(first / base))
-    found = []
-    for packet in container.demux(stream):
-        # A decoding time is never after its presentation time, and does not go back.
-        if packet.dts is not None and packet.dts * base >= stop:
-            break
-        if packet.pts is not None and first <= packet.pts * base < stop and not packet.is_discard:
-            found.append(packet.pts)
+    first, stop = (span.start - margin) / base, (span.stop - margin) / base
+    found = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
     stamps = np.unique(np.array(found, np.int64))
+    stamps = stamps[(first <= stamps) & (stamps < stop)]
     if len(stamps) == len(times):
         return stamps
     return _nearest(stamps, base, span, times, fps)
@@ -110,21 +124,51 @@ class Pixels:
         return Pixels(shape, np.uint8, lambda frame: frame.to_ndarray(format=name))
 
 
-def span_frames(
-    span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
-) -> EncodedFrames | None:
-    """Return the frame of each row without decoding; None where they cannot be copied.
+class OpenVideos:
+    """Video files that stay open for the next episodes: one of each camera."""
 
-    Args:
-        times, fps: as for `frame_stamps`.
-        shape: (H, W, C).
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Path, ExitStack, tuple[Any, Any]]] = {}
 
-    Raises:
-        DatasetError: the file is damaged, or a frame is missing.
-    """
-    with opened_video(span.file) as (container, stream):
-        stamps = frame_stamps(container, stream, span, times, fps)
-        return copied_frames(container, stream, stamps, shape)
+    def copied(
+        self, camera: str, span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
+    ) -> EncodedFrames | None:
+        """Return the frame of each row without decoding; None where they cannot be copied.
+
+        Args:
+            camera: the name of its feature.
+            times, fps: as for `frame_stamps`.
+            shape: (H, W, C).
+
+        Raises:
+            DatasetError: the file is damaged, or a frame is missing.
+        """
+        container, stream = self._opened(camera, span.file)
+        with reading(span.file, "cannot be decoded"):
+            packets = span_packets(container, stream, span, fps)
+            copied = copied_frames(packets, stream, frame_stamps(packets, stream, span, times, fps), shape)
+        if any(map(changes_decoder, packets)):
+            # The file gives them once only, and not all of its packets are decoded.
+            self._close(camera)
+        return copied
+
+    def _opened(self, camera: str, file: Path) -> tuple[Any, Any]:
+        if camera not in self._open or self._open[camera][0] != file:
+            self._close(camera)
+            with ExitStack() as stack:
+                # Only the first frame of an episode is decoded: threads would decode more of them.
+                opened = stack.enter_context(opened_video(file, threads="NONE"))
+                self._open[camera] = file, stack.pop_all(), opened
+        return self._open[camera][2]
+
+    def _close(self, camera: str) -> None:
+        if camera in self._open:
+            self._open.pop(camera)[1].close()
+
+    def close(self) -> None:
+        """Close the files."""
+        for camera in [*self._open]:
+            self._close(camera)
 
 
 def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels) -> np.ndarray:
@@ -141,7 +185,7 @@ def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels)
     frames = np.empty((len(times), *pixels.shape), pixels.dtype)
     done = 0
     with opened_video(span.file) as (container, stream):
-        stamps = frame_stamps(container, stream, span, times, fps)
+        stamps = frame_stamps(span_packets(container, stream, span, fps), stream, span, times, fps)
         order = np.argsort(stamps, kind="stable")
         seek_before(container, stream, int(stamps[order[0]]))
         for frame in container.decode(stream):

@@ -16,12 +16,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError, InvalidArgumentError
@@ -38,9 +39,9 @@ from ...plugin import (
     reading,
     require,
 )
-from ...plugin.files import is_file, is_folder, matching
+from ...plugin.files import is_file, is_folder, matching, names_in
 from ...writers.importing.boundary import is_too_large
-from ...writers.importing.columns import opened_image
+from ...writers.importing.columns import column_of, opened_image
 from ...writers.importing.formats import SPACES, look_into_json
 from ...writers.importing.hdf5 import claimed_bytes, leaves, member, open_hdf5, plain
 from ...writers.importing.trees import is_group
@@ -186,17 +187,17 @@ class _Dataset(ForeignDataset):
 
 def _read_arrow(storage: Any, index: int, length: int) -> dict[str, Any]:
     folder = f"{storage.data_path}/{index}"
-    files = ds.dataset(
-        folder, format=storage.FORMAT, ignore_prefixes=["_", ".", _METADATA], exclude_invalid_files=False
-    )
+    files = [
+        f"{folder}/{name}" for name in names_in(Path(folder)) if not name.startswith(("_", ".", _METADATA))
+    ]
     batches, size = [], 0
-    for batch in files.to_batches():
+    for batch in chain.from_iterable(map(_BATCHES[storage.FORMAT], files)):
         batches.append(batch)
         check_bytes(folder, size := size + batch.nbytes)
-    rows = pa.Table.from_batches(batches, files.schema)
+    rows = pa.Table.from_batches(batches) if batches else pa.table({})
     if rows.num_rows != length + 1:
         raise DatasetError(f"{folder} has {rows.num_rows} rows; expected {length + 1} for {length} steps")
-    columns = {name: _joined(rows.column(name)) for name in rows.column_names}
+    columns = {name: plain_array(column_of(rows, name)) for name in rows.column_names}
     return {
         "observations": _decoded(storage.observation_space, columns["observations"], storage.jpeg_encoding),
         "actions": _decoded(storage.action_space, columns["actions"].slice(0, length), storage.jpeg_encoding),
@@ -208,9 +209,17 @@ def _read_arrow(storage: Any, index: int, length: int) -> dict[str, Any]:
     }
 
 
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    joined = column.combine_chunks()
-    return plain_array(pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined)
+def _arrow_batches(file: str) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_file(file) as reader:
+        yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _parquet_batches(file: str) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as reader:
+        yield from reader.iter_batches()
+
+
+_BATCHES = {"arrow": _arrow_batches, "parquet": _parquet_batches}
 
 
 def _decoded(space: Space, values: pa.Array, jpeg: bool) -> Any:

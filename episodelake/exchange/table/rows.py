@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class TableRows:
             if not looking:
                 self._data = self._steps()
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the table, without views, dictionaries and runs: its batches have none."""
         schema = plain_schema(self._data.schema)
@@ -91,6 +92,7 @@ class TableRows:
         steps = self._spool.joined(tables())
         self.added |= {EPISODE}
         self._base, self._head = None, {}
+        del self.schema
         return steps
 
     def head(self, columns: Sequence[str]) -> pa.Table:
@@ -234,6 +236,7 @@ class TableRows:
             raise DatasetError(f"{self.name} cannot be sorted by {', '.join(keys)}: {error}") from error
         # DuckDB may have widened types.
         self._data, self._head, self._base = ds.dataset(target, schema=given), {}, None
+        del self.schema
 
     def close(self) -> None:
         """Delete the copies."""
