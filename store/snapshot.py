@@ -34,6 +34,7 @@ from .parquet.files import (
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
+from .tables.episode_figures import EpisodeFigures, listed_figures
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, open_tables, read_pointers, run_ids
 
@@ -255,6 +256,10 @@ class Snapshot:
     @cached_property
     def _stops(self) -> np.ndarray:
         return np.cumsum([file.rows for file in self.episode_files], dtype=np.int64)
+
+    def listed_figures(self) -> tuple[EpisodeFigures, np.ndarray]:
+        """Return the figures of episodes that the log has, and the positions of those that it lacks."""
+        return listed_figures(self.episode_files)
 
     def row_of(self, position: int) -> tuple[TableFile, int]:
         """Return the file of episodes that holds the episode at a position, and its row there."""
