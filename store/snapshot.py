@@ -288,8 +288,9 @@ class Snapshot:
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
-        chosen = np.unique(self.pointers.segment[positions])
-        return frozenset(self.pointers.segments[index] for index in chosen)
+        return frozenset(
+            self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
+        )
 
     def segment_path(self, name: str) -> Place:
         """Return the steps file of a segment."""
@@ -392,10 +393,9 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown:
-            return False
-        rows = sum(file.rows for file in self.step_files)
-        return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
+        if self.lost_segments or self._all_ends_shown:
+            return bool(self.lost_segments)
+        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
 
     @cached_property
     def _all_ends_shown(self) -> bool:
