@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from playwright.sync_api import Browser, Locator, Page, Playwright, expect
+from playwright.sync_api import Browser, Error, Locator, Page, Playwright, expect
 
 import episodelake as el
 from waiting import PATIENCE, wait_until
@@ -349,7 +349,17 @@ def redrawn(part: Locator) -> Iterator[None]:
     """Wait at the end until a part of the page looks other than at the start."""
     before = part.screenshot()
     yield
-    wait_until(lambda: part.screenshot() != before, "another picture")
+    wait_until(lambda: _picture(part) not in {None, before}, "another picture")
+
+
+def _picture(part: Locator) -> bytes | None:
+    """What a part looks like; None while it is put in place of an earlier one."""
+    try:
+        return part.screenshot()
+    except Error as error:
+        if "not attached" not in str(error):
+            raise
+        return None
 
 
 def pixels(canvas: Locator) -> np.ndarray:

@@ -172,6 +172,19 @@ def test_trajectories_of_maniskill(tmp_path: Path) -> None:
         el.import_dataset(tmp_path / "demo.h5", tmp_path / "linked")
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+def test_vectors_of_rewards_have_no_place(tmp_path: Path, grouped: bool) -> None:
+    """The error names the array, its shape and the one that is expected."""
+    with h5py.File(tmp_path / "vectors.h5", "w") as file:
+        group = file.create_group("demo_0") if grouped else file
+        group["pose"], group["cmd"], group["prize"] = np.ones((9, 2)), np.ones((9, 1)), np.ones((9, 2))
+        file["ends"] = np.array([9])
+    mapping = {"observation": "pose", "action": "cmd", "reward": "prize"}
+    mapping["episode"] = "demo_*" if grouped else "ends"
+    with pytest.raises(el.errors.DatasetError, match=r"\(9, 2\); expected"):
+        el.import_dataset(tmp_path / "vectors.h5", tmp_path / "store", mapping=mapping)
+
+
 UMI = [
     f"robot{robot}_{part}" for robot in (0, 1) for part in ("eef_pos", "eef_rot_axis_angle", "gripper_width")
 ]

@@ -329,6 +329,8 @@ def _reward(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return rewards as float64; an axis of one item is left out where the store has none."""
     if values.dtype.kind not in "biuf":
         raise DatasetError(f"The rewards have dtype {values.dtype}; expected numbers.")
+    if values.size != len(values) * math.prod(shape):
+        raise DatasetError(f"The rewards have shape {values.shape}; expected {(len(values), *shape)}.")
     return values.reshape(len(values), *shape).astype(np.float64, copy=False)
 
 

@@ -119,7 +119,14 @@ class GroupedTree(TreeDataset):
         if array is None:
             self.losses.add(NO_REWARDS, total)
             return np.full(total, np.nan)
-        return whole(array, f"{place}: {self.layout.reward}").reshape(total)
+        where = f"{place}: {self.layout.reward}"
+        rewards = whole(array, where)
+        if rewards.size != total:
+            raise DatasetError(
+                f"{where} has shape {rewards.shape}; expected a number for each of {total} steps. "
+                "`store.write_episodes` writes episodes with vectors of rewards."
+            )
+        return rewards.reshape(total)
 
     def _check_counted(self, group: Any, total: int, place: str) -> None:
         counted = self.layout.counted

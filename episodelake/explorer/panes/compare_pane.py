@@ -41,7 +41,7 @@ class ComparePane:
         self._ids: tuple[str, ...] = ()
         self._positions = np.empty(0, np.int64)
         self._opening = False
-        self._aligned = START
+        self._aligned: str | None = None
         self._differ: int | None = None
         with ui.element("div").classes("pane scrolling stepped compare"):
             self._playback = Playback(self._moved)
@@ -71,7 +71,7 @@ class ComparePane:
     def _changed(self) -> None:
         # The boxes of another comparison change before it is drawn.
         if not self._opening:
-            background_tasks.create(self.draw(self.t if self._aligned == self._align.value else None))
+            background_tasks.create(self.draw())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -113,10 +113,11 @@ class ComparePane:
         for part, wanted in ((self._camera, len(cameras) > 1), (self._over, bool(cameras))):
             part.set_visibility(wanted)
         self._opening = False
+        self._aligned = None
         await self.draw(t)
 
-    async def draw(self, t: int | None) -> None:
-        """Draw what is chosen, at a step; see `show`."""
+    async def draw(self, t: int | None = None) -> None:
+        """Draw what is chosen, at a step; without one at that which is shown then, if the alignment stays."""
         if not len(self._positions):
             return
         view, signals = self.page.shown.store[self._positions], tuple(self._signals.value or ())
@@ -132,8 +133,10 @@ class ComparePane:
         self._show_frames(episodes, meta["episodes"])
         zeros = {key: each["zero"] for key, each in meta["episodes"].items()}
         begin, end = -max(zeros.values()), max(episodes[key].length - zero for key, zero in zeros.items())
-        # Another change may come while this one is drawn.
-        self.t, self._aligned = min(max(begin if t is None else t, begin), end), align
+        # Another change may come while this one is drawn, and the step may move on.
+        if t is None:
+            t = self.t if align == self._aligned else begin
+        self.t, self._aligned = min(max(t, begin), end), align
         rate = rate_of(next(iter(episodes.values())), self.page.shown.fps)
         self._playback.open(self.t, first=begin, last=end, rate=rate)
 
