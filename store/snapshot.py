@@ -280,17 +280,15 @@ class Snapshot:
         elif pointers is None:
             file, row = self.row_of(position)
             if file.name not in self._of_files:
-                places = self.places(EPISODES, [file])
-                self._of_files[file.name] = read_pointers(places, self.layout.root)
+                self._of_files[file.name] = read_pointers(self.places(EPISODES, [file]), self.layout.root)
             pointers = self._of_files[file.name]
         name = pointers.segments[pointers.segment[row]]
         return name, int(pointers.row_start[row]), int(pointers.row_count[row])
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
-        return frozenset(
-            self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
-        )
+        chosen = np.unique(self.pointers.segment[positions])
+        return frozenset(self.pointers.segments[index] for index in chosen)
 
     def segment_path(self, name: str) -> Place:
         """Return the steps file of a segment."""
