@@ -81,7 +81,7 @@ def test_an_ordered_stream_begins_with_few_files(read_groups: list[tuple[str, in
     next(iterator)
     iterator.close()  # type: ignore[attr-defined]
     assert 1 <= len({file for file, _ in read_groups}) < len(store.selection().snapshot.segments)
-    assert places(loader) == all_places(store)
+    assert places(stream(store, buffer_bytes=1 << 16, shuffle=False)) == all_places(store)
 
 
 @pytest.fixture
