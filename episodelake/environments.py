@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from .readers.replaying.run_envs import RunEnv
+from .store.common.arguments import expect
 from .store.dynamic.values import dump_json, freeze
 from .store.environments.artifacts import artifact_chunks
 from .store.environments.records import (
@@ -126,16 +127,14 @@ def save_environment(
     number = 1 if version is None else checked_version(version)
     release = checked_release(release)
     for key, text in texts.items():
-        if not isinstance(text, str | None):
-            raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
+        expect(isinstance(text, str | None), key, text, "a text or None")
     kept = keep_env(layout, env, files, packages)
     if kept.env_spec is None or kept.env_bundle is None:
         raise EnvUnavailableError(
             f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
             "by its id with gymnasium.make."
         )
-    if not isinstance(metadata, Mapping | None):
-        raise InvalidArgumentError(f"metadata={metadata!r:.200}: expected a mapping.")
+    expect(isinstance(metadata, Mapping | None), "metadata", metadata, "a mapping")
     own = (kept.env_spec, kept.versions, kept.env_bundle)
     saved = SavedEnvironment(
         name,

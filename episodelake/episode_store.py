@@ -21,7 +21,7 @@ from .readers.corruption import without_damaged_files
 from .readers.frames import arrow_table, collected
 from .readers.view import ReadView
 from .store.card import CardEntries
-from .store.common.arguments import argument_names, flag, is_integer
+from .store.common.arguments import argument_names, expect, flag, is_integer
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, created_atomically
 from .store.errors import InvalidArgumentError
@@ -690,8 +690,7 @@ class EpisodeStore(EpisodeView):
 
         with Operation.begin(self.handle, "tag"):
             wanted = self.context.snapshot.version if version is None else version
-            if not is_integer(wanted):
-                raise InvalidArgumentError(f"version={version!r:.200}: expected a whole number.")
+            expect(is_integer(wanted), "version", version, "a whole number")
             snapshot = Snapshot(self.handle.layout, self.handle.manifest, wanted)
             snapshot.check_retained()
             write_tag(self.handle.layout, name, snapshot.version)

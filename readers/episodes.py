@@ -137,10 +137,11 @@ def checked_slice(key: slice) -> slice:
         InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
     """
     parts = (key.start, key.stop, key.step)
-    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
-        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
-    if key.step is not None and not key.step:
-        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
+    whole = all(part is None or isinstance(part, int | np.integer) for part in parts)
+    if not whole or (key.step is not None and not key.step):
+        raise InvalidArgumentError(
+            f"{key!r} is no slice of positions; expected whole numbers, as [10:20], and no step of 0."
+        )
     return key
 
 

@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from ..store.common.arguments import discount_factor, is_real, suggest, whole_number
-from ..store.errors import InvalidArgumentError, QueryError
+from ..store.common.arguments import discount_factor, expect, is_real, suggest, whole_number
+from ..store.errors import QueryError
 from ..store.names import next_name
 
 _FOLLOWED = "_followed"
@@ -81,8 +81,7 @@ class EpisodeExpr:
         Raises:
             InvalidArgumentError: alpha is no such number.
         """
-        if not is_real(alpha) or not 0 < alpha <= 1:
-            raise InvalidArgumentError(f"alpha={alpha!r}: expected a number above 0 and at most 1.")
+        expect(is_real(alpha) and 0 < alpha <= 1, "alpha", alpha, "a number above 0 and at most 1")
         values = self._expression.cast(pl.Float64)
         average = values.ewm_mean(alpha=alpha, adjust=False, ignore_nulls=True)
         return pl.when(values.is_not_null()).then(average)
@@ -191,8 +190,7 @@ class _Frame(Generic[Frame]):
             condition: over the columns of the frame. On the last row of an episode only the observation is
                 there, and a condition on anything else is null, which is not a hit.
         """
-        if not isinstance(condition, pl.Expr):
-            raise InvalidArgumentError(f"condition={condition!r}: expected a Polars expression.")
+        expect(isinstance(condition, pl.Expr), "condition", condition, "a Polars expression")
         hits = self._frame.group_by(self._keys("t")).agg(EpisodeExpr(condition).first_hit())
         return self._given(hits)
 

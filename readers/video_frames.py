@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from ..store.agents import lanes_of
-from ..store.common.arguments import suggest
+from ..store.common.arguments import known_name
 from ..store.errors import InvalidArgumentError
 from ..store.frames import naming_frames
 from ..store.names import AGENT_ID
@@ -142,11 +142,7 @@ def _lanes(context: ReadContext, table: pl.DataFrame) -> Iterator[tuple[_Lane, p
 def _leaf(context: ReadContext, column: str) -> FixedNode:
     leaves = [leaf for part in context.snapshot.schema.parts for leaf in part.observation.leaves]
     frames = {leaf.column: leaf for leaf in leaves if leaf.binary}
-    if column not in frames:
-        raise InvalidArgumentError(
-            f"There is no column {column!r} of frames.{suggest(column, list(frames))} Those are: "
-            f"{', '.join(frames) or 'none'}."
-        )
+    known_name(column, frames, f"There is no column {column!r} of frames.", "Those are")
     return frames[column]
 
 

@@ -18,7 +18,7 @@ import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .card import CardEntries
-from .common.arguments import suggest
+from .common.arguments import expect, suggest
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -141,10 +141,9 @@ def with_encodings(manifest: Manifest, encodings: Any) -> Manifest:
         InvalidArgumentError: it is no mapping, names another column, or this machine cannot encode so.
         MissingPackageError: PyAV is not installed.
     """
-    if not isinstance(encodings, Mapping):
-        raise InvalidArgumentError(
-            f"encodings={encodings!r:.200}: expected a mapping from columns to episodelake.Video."
-        )
+    expect(
+        isinstance(encodings, Mapping), "encodings", encodings, "a mapping from columns to episodelake.Video"
+    )
     others = [column for column, own in manifest.encodings.items() if encodings.get(column, own) != own]
     if others:
         raise InvalidArgumentError(
@@ -184,10 +183,7 @@ def check_encodings(manifest: Manifest) -> None:
                 f"encodings names {column!r}, which is no column of frames: images of uint8 in the "
                 f"observations.{hint} Those are: {', '.join(frames) or 'none'}."
             )
-        if not isinstance(encoding, Video):
-            raise InvalidArgumentError(
-                f"encodings[{column!r}] is {type(encoding).__name__}; expected episodelake.Video."
-            )
+        expect(isinstance(encoding, Video), f"encodings[{column!r}]", encoding, "episodelake.Video")
         ImageShape(frames[column])
 
 
@@ -294,14 +290,12 @@ def read_manifest(layout: Layout) -> Manifest:
     """
     content = _read_object(layout.manifest, missing=lambda: _not_found(layout.root))
     version = content.get("format")
-    if type(version) is not int:
-        raise CorruptStoreError(f"{layout.manifest} names the format {version!r}; expected a whole number.")
-    if version > VIDEO_FORMAT:
+    if type(version) is int and version > VIDEO_FORMAT:
         raise FormatVersionError(
             f"{layout.manifest} has format {version}; this version of Episodelake reads formats "
             f"{PLAIN_FORMAT} and {VIDEO_FORMAT}. Upgrade with: pip install --upgrade episodelake"
         )
-    if version not in (PLAIN_FORMAT, VIDEO_FORMAT):
+    if type(version) is not int or version not in (PLAIN_FORMAT, VIDEO_FORMAT):
         raise CorruptStoreError(
             f"{layout.manifest} names the format {version!r}; expected {PLAIN_FORMAT} or {VIDEO_FORMAT}."
         )

@@ -19,6 +19,7 @@ from functools import cache, partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .common.arguments import expect
 from .delta.checkpoints import checkpoint_fits, older_versions, read_checkpoint, replaced_files
 from .delta.log import (
     checkpoint_name,
@@ -32,7 +33,7 @@ from .delta.log import (
 )
 from .delta.state import retry_log_read
 from .delta.version import TableVersion
-from .errors import CorruptStoreError, InvalidArgumentError
+from .errors import CorruptStoreError
 from .files import Entry, Place
 from .journal.run_journal import journal_folders
 from .layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STAGING, STEPS, TABLES, Layout
@@ -95,8 +96,8 @@ def vacuum(
         CorruptStoreError: a log or a tag is damaged; nothing was deleted.
         StoreAccessError: a file could not be deleted; the others are gone, call again.
     """
-    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-        raise InvalidArgumentError(f"older_than={older_than!r}: expected a timedelta that is not negative.")
+    valid = isinstance(older_than, timedelta) and older_than >= timedelta(0)
+    expect(valid, "older_than", older_than, "a timedelta that is not negative")
     with Operation.begin(store, "vacuum", dry_run=dry_run) as operation:
         # In this order: a file that is listed and whose journal is gone was committed before the tables are
         # read.

@@ -44,10 +44,13 @@ def pytest_collect_file() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Mark the cases of a test with the mark `sample` as `further`, but for those of the ordinary suite.
 
-    The classes of a module that inherit a test have the cases of one test.
+    The classes of a module that inherit a test have the cases of one test. Rules that a class names in
+    `further_rules` are marked as well.
     """
     tests: dict[tuple[str, str], list[pytest.Function]] = {}
     for item in items:
+        if item.name in getattr(getattr(item, "cls", None), "further_rules", ()):
+            item.add_marker("further")
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
             tests.setdefault((item.nodeid.partition("::")[0], item.function.__qualname__), []).append(item)
     for cases in tests.values():

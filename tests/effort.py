@@ -1,6 +1,8 @@
 """How much a run does: examples of a test in each profile of `conftest.py`, and cases of one that loops."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,35 @@ def some(cases: Iterable[Any], count: int = 0) -> list[Any]:
         pytest.param(parts[1], id="others", marks=pytest.mark.further),
     ]
     return marked if parts[1] else marked[:1]
+
+
+def looped(
+    names: str | tuple[str, ...], values: Iterable[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for each value in one go, with the same fixtures; the message of a failure names the value.
+
+    Args:
+        names: an argument of the test, or several.
+        values: each one a value, or a tuple of one for each name.
+    """
+    words, every = (names,) if isinstance(names, str) else names, list(values)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def loop(**fixtures: Any) -> None:
+            from episodelake.testing.adapters import case
+
+            for value in every:
+                own = (value,) if isinstance(names, str) else value
+                with case(value):
+                    test(**fixtures, **dict(zip(words, own, strict=True)))
+
+        signature = inspect.signature(test)
+        rest = [each for name, each in signature.parameters.items() if name not in words]
+        loop.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+        return loop
+
+    return decorate
 
 
 def with_folders(cases: Iterable[Any], folder: Path) -> Iterator[tuple[Path, Any]]:

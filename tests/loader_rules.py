@@ -21,6 +21,7 @@ import pytest
 
 import episodelake as el
 import plain_loader as plain
+from effort import each_value_once
 from episodelake.testing.adapters import case as named
 from loader_cases import (
     BATCHES,
@@ -45,6 +46,8 @@ class LoaderContract:
     kind: ClassVar[Kind]
     #: Whether outputs, readers, shards and views have all their values, or only a few, and cases are many.
     thorough: ClassVar[bool] = False
+    #: Whether `make test` has every two values of the factors together, for one kind of each store at least.
+    paired: ClassVar[bool] = False
     #: Whether worker processes of torch make the batches as well; each imports torch, which takes seconds.
     in_workers: ClassVar[bool] = False
 
@@ -76,12 +79,23 @@ class LoaderContract:
 
     @pytest.fixture
     def cases(self, world: World, tmp_path: Path) -> list[Case]:
-        """The cases of the kind of unit."""
+        """The cases of the kind of unit: every two values together."""
         return [Case(world, self.kind, tmp_path, **row) for row in pairwise(self.possible())]
 
     def test_batches_are_those_of_a_plain_loop(self, cases: list[Case]) -> None:
-        """Keys, dtypes, shapes and values of every batch, two epochs long; and each belongs to its reader."""
-        for case in cases:
+        """Keys, dtypes, shapes and values of every batch, two epochs long; and each belongs to its reader.
+
+        Kinds that are not `paired` have each value once here.
+        """
+        chosen = range(len(cases)) if self.paired else sorted(each_value_once(list(map(values_of, cases))))
+        for place in chosen:
+            with named(str(cases[place])):
+                check_epochs(cases[place])
+
+    @pytest.mark.further
+    def test_batches_of_every_two_values(self, cases: list[Case]) -> None:
+        """As above, for kinds that have each value once there."""
+        for case in cases if not self.paired else ():
             with named(str(case)):
                 check_epochs(case)
 
@@ -341,6 +355,11 @@ class Lacking(Case):
         """See `Case`."""
         required = (*self.kind.units.steps, "mask") if isinstance(self.kind.units, el.Deltas) else ()
         return tuple(dict.fromkeys((*required, *self.names)))
+
+
+def values_of(case: Case) -> set[tuple[str, str]]:
+    """The value of each factor of a case."""
+    return {(name, getattr(case, name)) for name in FACTORS}
 
 
 def check_epochs(case: Case) -> None:

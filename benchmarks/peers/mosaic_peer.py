@@ -18,7 +18,9 @@ try:
 except RuntimeError:
     # Built for another torch. Streaming imports it, and nothing here uses its operators.
     for name in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        torch.library.define(
+            f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor"
+        )
 
 from streaming import MDSWriter, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory

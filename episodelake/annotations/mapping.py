@@ -32,7 +32,7 @@ from ..store.annotations.annotations import (
     storable_type,
     widened,
 )
-from ..store.common.arguments import one_of
+from ..store.common.arguments import expect, one_of
 from ..store.common.engines import Engine
 from ..store.common.progress import Progress
 from ..store.errors import (
@@ -401,16 +401,14 @@ def map_episodes(
     """Compute annotations by a function of an episode; see `EpisodeStore.map_episodes`."""
     single = isinstance(into, str)
     names = (into,) if single else tuple(into) if isinstance(into, Iterable) else ()
-    if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError(
-            f"into={into!r:.200}: expected the name of an annotation, or several different ones."
-        )
-    if not callable(function):
-        raise InvalidArgumentError(f"function={function!r:.200}: expected a function of an episode.")
+    valid = names and len(set(names)) >= len(names)
+    expect(valid, "into", into, "the name of an annotation, or several different ones")
+    expect(callable(function), "function", function, "a function of an episode")
     one_of("of", of, get_args(Of))
     one_of("on_error", on_error, get_args(OnError))
-    if job_id is not None and (not isinstance(job_id, str) or not job_id):
-        raise InvalidArgumentError(f"job_id={job_id!r:.200}: expected text that names the job.")
+    expect(
+        job_id is None or (isinstance(job_id, str) and job_id), "job_id", job_id, "text that names the job"
+    )
     store.refresh()
     job = MapJob(store.handle, of, names, where, job_id)
     mapped = partial(EpisodeMap, function, names, single, of, on_error == "skip")

@@ -1,6 +1,5 @@
 """The names of `episodelake.plugin`, for type checkers; `__init__.py` loads them on first use."""
 
-from ..explorer.server import serve_explorer
 from ..readers.blocks import Block
 from ..readers.chart_session import ChartSession
 from ..readers.columns.cache_folder import CacheFolder
@@ -25,7 +24,15 @@ from ..readers.tasks import Address
 from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
 from ..readers.view import ReadView
 from ..store.card import CardEntries
-from ..store.common.arguments import flag, one_of, positive_number, refuse_mask, suggest, whole_number
+from ..store.common.arguments import (
+    expect,
+    flag,
+    one_of,
+    positive_number,
+    refuse_mask,
+    suggest,
+    whole_number,
+)
 from ..store.common.exchange import Losses
 from ..store.common.foreign_arrays import to_numpy
 from ..store.common.optional_packages import require
@@ -109,6 +116,7 @@ __all__ = [
     "dump_json",
     "elements_of",
     "episodes_frame",
+    "expect",
     "export_format",
     "flag",
     "freeze_value",
@@ -127,7 +135,6 @@ __all__ = [
     "reading",
     "refuse_mask",
     "require",
-    "serve_explorer",
     "size_text",
     "slice_batch",
     "space_from_json",

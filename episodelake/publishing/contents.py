@@ -109,10 +109,10 @@ class Contents:
             store, version = content.get("origin") or (None, 0)
             counts = content["episodes"], content["steps"]
             moment = content.get("moment") or 0
-            if not all(type(each) is int and 0 <= each < 2**63 for each in (*counts, version, moment)):
-                raise ValueError(f"impossible numbers {(*counts, version, moment)}")
-            if not isinstance(store, str | None) or moment >= LATEST:
-                raise ValueError(f"impossible origin {store!r:.50} or moment {moment}")
+            numbers = (*counts, version, moment)
+            possible = all(type(each) is int and 0 <= each < 2**63 for each in numbers) and moment < LATEST
+            if not possible or not isinstance(store, str | None):
+                raise ValueError(f"impossible numbers {numbers} or origin {store!r:.50}")
             origin = None if store is None else (store, version)
             return Contents(check_tag(content["tag"]), *counts, files, origin, moment)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -137,12 +137,10 @@ class Source:
 
 
 def _check_file(name: str, file: KnownFile) -> None:
-    if name not in _FILES and _BELOW.fullmatch(name) is None:
-        raise ValueError(f"a version has no file {name!r:.200}")
-    if type(file.sha256) is not str or not _DIGEST.fullmatch(file.sha256):
-        raise ValueError(f"{name} has no SHA-256")
-    if type(file.size) is not int or file.size < 0:
-        raise ValueError(f"{name} has {file.size!r:.50} bytes")
+    known = name in _FILES or _BELOW.fullmatch(name) is not None
+    digest = type(file.sha256) is str and _DIGEST.fullmatch(file.sha256) is not None
+    if not (known and digest and type(file.size) is int and file.size >= 0):
+        raise ValueError(f"a version has no file {name!r:.200} with {file!r:.200}")
 
 
 def check_tag(tag: object) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...store.common.arguments import whole_number
+from ...store.common.arguments import expect, whole_number
 from ...store.errors import CorruptStoreError, InvalidArgumentError, VersionNotFoundError
 from ...store.snapshot import Snapshot
 from .cache_folder import CacheFolder
@@ -58,10 +58,8 @@ class Cache:
     buffer_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or self.kind not in _OPTIONS:
-            raise InvalidArgumentError(
-                f"cache={self.kind!r}: expected 'memory', 'mmap', 'stream' or el.Cache(...)."
-            )
+        valid = isinstance(self.kind, str) and self.kind in _OPTIONS
+        expect(valid, "cache", self.kind, "'memory', 'mmap', 'stream' or el.Cache(...)")
         for kind, names in _OPTIONS.items():
             given = [name for name in names if getattr(self, name) is not None]
             if given and kind != self.kind:

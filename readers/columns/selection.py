@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from ...store.agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
+from ...store.common.arguments import expect
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.parquet.page_checks import content_digests
@@ -227,8 +228,7 @@ def check_chosen(schema: StepSchema, agent: object, group: object) -> None:
             f"group=... (its groups are {', '.join(names)}), or, in a loader, all of each step "
             "with joint=True."
         )
-    if not isinstance(agent, str | None):
-        raise InvalidArgumentError(f"agent={agent!r:.200}: expected the name of an agent.")
+    expect(isinstance(agent, str | None), "agent", agent, "the name of an agent")
     if group is not None and group not in names:
         raise InvalidArgumentError(f"The store has no group {group!r:.200}; it has {', '.join(names)}.")
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.common.arguments import suggest
+from ...store.common.arguments import expect, suggest
 from ...store.common.compatibility import numpy_type
 from ...store.dynamic.column_groups import STEP_GROUPS
 from ...store.dynamic.columns import group_of
@@ -189,10 +189,9 @@ def check_names(names: Any) -> None:
     Raises:
         InvalidArgumentError: it is something else, such as a single name outside a list.
     """
-    if isinstance(names, str):
-        raise InvalidArgumentError(f"columns={names!r}: expected a list of names: [{names!r}].")
-    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"columns={names!r:.200}: expected a list of names.")
+    text = isinstance(names, str)
+    valid = not text and isinstance(names, Collection) and all(isinstance(name, str) for name in names)
+    expect(valid, "columns", names, f"a list of names: [{names!r}]" if text else "a list of names")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from ...store.common.arguments import step_count
+from ...store.common.arguments import expect, step_count
 from ...store.common.warn import warn_caller
 from ...store.errors import InvalidArgumentError
 from ...store.names import OBSERVATION, OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
@@ -233,11 +233,11 @@ def choose_units(units: Any, *, window: Any, n_step: Any, gamma: Any) -> Units:
     if n_step is not None:
         steps = step_count("n_step", n_step, 1)
         return NSteps(steps) if gamma is None else NSteps(steps, gamma=gamma)
-    if not isinstance(units, Units | None):
-        raise InvalidArgumentError(
-            f"units={units!r:.200}: expected el.Windows(length), el.NSteps(n), el.Deltas(steps), "
-            "el.Episodes() or el.Transitions(); of rollouts also el.Packed(tokens) or el.Padded(tokens)."
-        )
+    expected = (
+        "el.Windows(length), el.NSteps(n), el.Deltas(steps), el.Episodes() or el.Transitions(); "
+        "of rollouts also el.Packed(tokens) or el.Padded(tokens)"
+    )
+    expect(isinstance(units, Units | None), "units", units, expected)
     return Transitions() if units is None else units
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ...store.common.arguments import expect
 from ...store.errors import InvalidArgumentError
 from ...store.frames import VideoColumn
 from ...store.names import AGENT_ID
@@ -442,10 +443,8 @@ def following_loader(follow: Follow, context: ReadContext, config: LoaderConfig)
 
 
 def _check_followable(follow: Follow, config: LoaderConfig) -> None:
-    if not isinstance(follow, Follow):
-        raise InvalidArgumentError(
-            f"follow={follow!r}: expected el.Follow(refresh_seconds=..., newest_steps=..., ...), or None."
-        )
+    expected = "el.Follow(refresh_seconds=..., newest_steps=..., ...), or None"
+    expect(isinstance(follow, Follow), "follow", follow, expected)
     config.check_no_prefetch("follows a store")
     if isinstance(config.units, FedUnits):
         raise InvalidArgumentError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...store.common.arguments import is_real, whole_number
+from ...store.common.arguments import expect, is_real, whole_number
 from ...store.delta.log import TableFile
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES
@@ -48,8 +48,7 @@ class Follow:
     def __post_init__(self) -> None:
         for name in ("refresh_seconds", "wait_seconds"):
             value = getattr(self, name)
-            if not is_real(value) or not value >= 0:
-                raise InvalidArgumentError(f"{name}={value!r}: expected seconds from 0 on.")
+            expect(is_real(value) and value >= 0, name, value, "seconds from 0 on")
         for name in ("newest_steps", "newest_episodes"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from ...store.common.arguments import whole_number
+from ...store.common.arguments import expect, whole_number
 from ...store.common.optional_packages import require
 from ...store.errors import InvalidArgumentError
 from ..columns.ragged import Ragged
@@ -90,10 +90,8 @@ class Output:
     ragged: RaggedForm = None
 
     def __post_init__(self) -> None:
-        if self.kind not in OUTPUT_NAMES:
-            raise InvalidArgumentError(
-                f"output={self.kind!r}: expected {', '.join(map(repr, OUTPUT_NAMES))} or el.Output(...)."
-            )
+        valid = self.kind in OUTPUT_NAMES
+        expect(valid, "output", self.kind, f"{', '.join(map(repr, OUTPUT_NAMES))} or el.Output(...)")
         if self.kind == "numpy" and self.device is not None:
             raise InvalidArgumentError(
                 f"device={self.device!r} was given, but numpy arrays are in main memory. Choose "
@@ -101,11 +99,8 @@ class Output:
             )
         if isinstance(self.ragged, str | None):
             forms = ("nested", "padded") if self.kind in ("torch", "tensordict") else ("padded",)
-            if self.ragged is not None and self.ragged not in forms:
-                raise InvalidArgumentError(
-                    f"ragged={self.ragged!r}: expected {' or '.join(map(repr, forms))} with {self.kind!r}, "
-                    "or a number of values to which rows are padded."
-                )
+            expected = f"{' or '.join(map(repr, forms))} with {self.kind!r}, or a number of values to pad to"
+            expect(self.ragged is None or self.ragged in forms, "ragged", self.ragged, expected)
         else:
             object.__setattr__(self, "ragged", whole_number("ragged", self.ragged, 1))
 

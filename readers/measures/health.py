@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from ...store.common.arguments import suggest
+from ...store.common.arguments import known_name
 from ...store.common.progress import Progress, progress_meter
-from ...store.errors import InvalidArgumentError
 from ...store.journal.run_journal import Journals
 from ..context import ReadContext
 from ..formatting import counted
@@ -179,11 +178,7 @@ _NAMES = {"episode_return": "return"}
 def examined(context: ReadContext, ignore: Sequence[str], progress: bool | Progress) -> HealthReport:
     """Return what looks wrong in episodes; see `MeasuredView.health`."""
     for kind in ignore:
-        if kind not in KINDS:
-            raise InvalidArgumentError(
-                f"ignore={kind!r} is no kind of finding.{suggest(kind, list(KINDS))} "
-                f"There are: {', '.join(KINDS)}."
-            )
+        known_name(kind, KINDS, f"ignore={kind!r} is no kind of finding.")
     columns = ("episode_id", "run_id", "number", "length", "end_reason", "seed", "wide_seed", "options")
     scalar = () if context.snapshot.schema.reward_shape else ("episode_return",)
     frame = episodes_frame(context.snapshot, context.positions).select(*columns, *scalar)

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ...store.errors import EnvUnavailableError, InvalidArgumentError
+from ...store.common.arguments import expect
+from ...store.errors import EnvUnavailableError
 from ..episode_data import EpisodeData
 from .environment import remake_env
 from .replay import ReplayReport, SoloGame
@@ -90,8 +91,7 @@ class RenderedFrames:
 
 
 def _check_env(env: Any) -> None:
-    if not isinstance(env, gymnasium.Env):
-        raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
+    expect(isinstance(env, gymnasium.Env), "env", env, "one gymnasium.Env")
     if env.render_mode not in ("rgb_array", "rgb_array_list"):
         raise EnvUnavailableError(
             f"The environment has render_mode={env.render_mode!r}. Make it with "

@@ -37,12 +37,6 @@ from .text import (
 )
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
-_SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
-#: DuckDB would list what the views are made of too.
-_TABLES_QUERY = (
-    "SELECT view_name AS name FROM duckdb_views() "
-    "WHERE NOT internal AND NOT starts_with(view_name, '_') ORDER BY name"
-)
 
 
 _COLUMNS = """SELECT table_name, column_name, data_type FROM duckdb_columns()
@@ -246,8 +240,6 @@ class QuerySession:
             from .beside import refuse_inexact
 
             refuse_inexact(self._stores(), "The query", text, parameters, condition=False)
-        if _SHOW_TABLES.fullmatch(text):
-            text = _TABLES_QUERY
         try:
             connection = self._connect(named_words(text), run_keys=names_run_keys(text))
             _check_one_query(connection, text)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..common.arguments import is_integer, is_real, whole_number
+from ..common.arguments import expect, is_integer, is_real, whole_number
 from ..delta.log import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
@@ -411,10 +411,9 @@ def sized_parts(keys: Iterable[object], sizes: Mapping[str, int], seed: int) -> 
             is no integer.
     """
     keys = list(keys)
-    if not is_integer(seed):
-        raise InvalidArgumentError(f"seed={seed!r}: expected a whole number.")
-    if not sizes or not all(isinstance(each, str) for each in sizes):
-        raise InvalidArgumentError(f"sizes={sizes!r}: expected a list of sizes, or sizes by name.")
+    expect(is_integer(seed), "seed", seed, "a whole number")
+    valid = sizes and all(isinstance(each, str) for each in sizes)
+    expect(valid, "sizes", sizes, "a list of sizes, or sizes by name")
     counts = [whole_number(f"sizes[{name!r}]", size, 1) for name, size in sizes.items()]
     ordered = sorted(dict.fromkeys(keys), key=lambda key: (_fraction(f"{seed}:{key}"), str(key)))
     if sum(counts) > len(ordered):
@@ -433,8 +432,7 @@ def _fraction(text: str) -> float:
 
 
 def _check(shares: Mapping[str, float], seed: int) -> None:
-    if not is_integer(seed):
-        raise InvalidArgumentError(f"seed={seed!r}: expected a whole number.")
+    expect(is_integer(seed), "seed", seed, "a whole number")
     good = (
         isinstance(shares, Mapping)
         and shares

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..common.arguments import suggest
+from ..common.arguments import known_name, suggest
 from ..dynamic.column_groups import EXTRA, STEP_GROUPS, ColumnGroup
 from ..dynamic.logical_types import nest
 from ..dynamic.values import dump_json, load_object
@@ -114,13 +114,8 @@ def _sorted(
     kinds: tuple[Collection[str], ...] = (operation.annotations, episodes, own)
     of_kind: tuple[dict[str, str], dict[str, str], dict[str, str]] = ({}, {}, {})
     for old, new in names.items():
-        kind = next((number for number, known in enumerate(kinds) if old in known), None)
-        if kind is None:
-            known = sorted({*operation.annotations, *episodes, *own})
-            raise InvalidArgumentError(
-                f"There is no column {old!r} to rename.{suggest(str(old), known)} "
-                f"There are: {', '.join(known) or 'none'}."
-            )
+        kind = next((number for number, known in enumerate(kinds) if old in known), 0)
+        known_name(old, sorted(set().union(*kinds)), f"There is no column {old!r} to rename.")
         of_kind[kind][old] = new
     # Names may be exchanged: those that are given up at the same time are free.
     for table, renamed in zip((STEPS, EPISODES), of_kind[:2], strict=True):

@@ -26,15 +26,49 @@ _R = TypeVar("_R")
 MOST_STEPS = 2**40
 
 
+def expect(right: object, name: str, value: object, expected: str) -> None:
+    """Refuse an argument that is not right.
+
+    Args:
+        right: true if it is.
+        name: of the argument.
+        value: what was passed.
+        expected: what to pass instead.
+
+    Raises:
+        InvalidArgumentError: it is not right.
+    """
+    if not right:
+        shown = repr(value).replace("\n", " ")
+        raise InvalidArgumentError(f"{name}={shown:.200}: expected {expected}.")
+
+
+def known_name(name: object, names: Iterable[str], problem: str, label: str = "There are") -> None:
+    """Refuse a name that is none of some.
+
+    Args:
+        name: the name.
+        names: those that there are.
+        problem: a sentence on the name.
+        label: what the message calls the names.
+
+    Raises:
+        InvalidArgumentError: it is unknown; the message has the problem, the nearest names, and all names.
+    """
+    names = list(names)
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise InvalidArgumentError(f"{problem}{suggest(str(name), names)} {label}: {listed}.")
+
+
 def flag(name: str, value: Any) -> bool:
     """Return an argument that is True or False as a bool.
 
     Raises:
         InvalidArgumentError: it is neither True nor False.
     """
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    raise InvalidArgumentError(f"{name}={value!r:.200}: expected True or False.")
+    expect(isinstance(value, bool | np.bool_), name, value, "True or False")
+    return bool(value)
 
 
 def integer(value: Any) -> int:
@@ -64,9 +98,9 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     Raises:
         InvalidArgumentError: it is something else.
     """
-    if not is_integer(value) or value < least or (most is not None and value > most):
-        span = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a whole number {span}.")
+    right = is_integer(value) and least <= value and (most is None or value <= most)
+    span = f"from {least} on" if most is None else f"from {least} to {most}"
+    expect(right, name, value, f"a whole number {span}")
     return int(value)
 
 
@@ -85,11 +119,10 @@ def real_number(name: str, value: Any, most: float = math.inf, least: float = 0)
     Raises:
         InvalidArgumentError: it is something else.
     """
-    if not is_real(value) or not least <= value <= most or math.isinf(value):
-        span = (
-            "" if math.isinf(least) else f" from {least:g} " + ("on" if math.isinf(most) else f"to {most:g}")
-        )
-        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a finite number{span}.")
+    upper = "on" if math.isinf(most) else f"to {most:g}"
+    span = "" if math.isinf(least) else f" from {least:g} {upper}"
+    right = is_real(value) and least <= value <= most and not math.isinf(value)
+    expect(right, name, value, f"a finite number{span}")
     return float(value)
 
 
@@ -99,9 +132,8 @@ def positive_number(name: str, value: Any, most: float = math.inf) -> float:
     Raises:
         InvalidArgumentError: it is something else.
     """
-    if not is_real(value) or not 0 < value <= most:
-        limit = "" if math.isinf(most) else f" of at most {most:g}"
-        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a positive number{limit}.")
+    limit = "" if math.isinf(most) else f" of at most {most:g}"
+    expect(is_real(value) and 0 < value <= most, name, value, f"a positive number{limit}")
     return float(value)
 
 

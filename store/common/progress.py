@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgumentError
+from .arguments import expect
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -27,10 +27,8 @@ def check_progress(progress: object, takes: str) -> None:
     Raises:
         InvalidArgumentError: it is something else.
     """
-    if not isinstance(progress, bool) and not callable(progress):
-        raise InvalidArgumentError(
-            f"progress={progress!r}: expected True for a bar, False, or a function called with {takes}."
-        )
+    valid = isinstance(progress, bool) or callable(progress)
+    expect(valid, "progress", progress, f"True for a bar, False, or a function called with {takes}")
 
 
 def terminal_bar(*columns: Any) -> Bar:

@@ -25,6 +25,7 @@ import gymnasium
 import numpy as np
 import polars as pl
 
+from ..common.arguments import expect
 from ..dynamic.values import OpaqueValue, dump_json, freeze_value, load_json
 from ..errors import CorruptStoreError, EnvUnavailableError, EpisodelakeError, InvalidArgumentError
 from ..spaces import space_from_json, space_to_json
@@ -247,11 +248,8 @@ def register_artifact_codec(
         raise InvalidArgumentError(
             f"Cannot register a codec for {kind!r}: expected a class, a name and two functions."
         )
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _BUILT_IN:
-        raise InvalidArgumentError(
-            f"name={name!r}: expected up to 50 letters, digits, dashes and underscores, and none of "
-            f"{', '.join(_BUILT_IN)}."
-        )
+    expected = f"up to 50 letters, digits, dashes and underscores, and none of {', '.join(_BUILT_IN)}"
+    expect(isinstance(name, str) and _NAME.fullmatch(name) and name not in _BUILT_IN, "name", name, expected)
     _registered[name] = (kind, _Codec(encode, decode))
 
 

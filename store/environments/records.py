@@ -90,15 +90,11 @@ class SavedEnvironment:
     def check(self) -> None:
         """Raise ValueError or TypeError if a value has the wrong type."""
         texts = (self.name, self.created_at, self.env_spec, self.versions, self.env_bundle)
-        if not all(type(each) is str for each in texts) or not _is_version(self.version):
+        texts += tuple(each for each in (self.description, self.difficulty, self.release) if each is not None)
+        if not all(type(each) is str for each in (*texts, self.metadata)) or not _is_version(self.version):
             raise ValueError("a value has the wrong type")
-        optional = (self.description, self.difficulty, self.release)
-        if not all(each is None or type(each) is str for each in optional):
-            raise ValueError("a value has the wrong type")
-        if type(self.metadata) is not str or type(json.loads(self.metadata)) is not dict:
-            raise ValueError("its metadata are no object")
-        if type(json.loads(self.env_spec)) is not dict:
-            raise ValueError("its spec is no object")
+        if any(type(json.loads(each)) is not dict for each in (self.metadata, self.env_spec)):
+            raise ValueError("its metadata or its spec is no object")
         _check_moment(self.created_at)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.arguments import flag, whole_number
+from ..common.arguments import expect, flag, whole_number
 from ..errors import InvalidArgumentError
 
 #: By codec: the default of `crf`, and the largest.
@@ -49,8 +49,7 @@ class Video:
                 )
             return
         codec = "h264" if self.codec is None else self.codec
-        if not isinstance(codec, str) or codec not in CODECS:
-            raise InvalidArgumentError(f"codec={codec!r:.100}: expected one of {', '.join(CODECS)}.")
+        expect(isinstance(codec, str) and codec in CODECS, "codec", codec, f"one of {', '.join(CODECS)}")
         default, worst = CODECS[codec]
         crf = default if self.crf is None else whole_number("crf", self.crf, 0)
         gop = 16 if self.gop is None else whole_number("gop", self.gop, 1)

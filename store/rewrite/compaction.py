@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..common.arguments import suggest, whole_number
+from ..common.arguments import known_name, whole_number
 from ..delta.log import TableFile
-from ..errors import ConcurrentCommitError, InvalidArgumentError
+from ..errors import ConcurrentCommitError
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
 from ..schema import StoreHandle
@@ -173,11 +173,8 @@ def _sorted(
     """Return all episodes by a column; NULLs last, NaN before them, stable."""
     old = operation.tables.episodes.files()
     schema = operation.tables.episodes.schema
-    if column not in schema.names or pa.types.is_list(schema.field(column).type):
-        known = [field.name for field in schema if not pa.types.is_list(field.type)]
-        raise InvalidArgumentError(
-            f"Cannot order by {column!r}.{suggest(column, known)} Columns of episodes: {', '.join(known)}."
-        )
+    known = [field.name for field in schema if not pa.types.is_list(field.type)]
+    known_name(column, known, f"Cannot order by {column!r}.", "Columns of episodes")
     rows = operation.read_episodes(old)
     if not rows.num_rows:
         return [], []

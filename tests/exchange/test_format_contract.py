@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import episodelake as el
 import their_format
@@ -43,10 +44,12 @@ class TestTheirs(FormatContract):
         {"card", "environment", "infos", "policy", "extra", "seed", "options", "metadata", "run", "ends"}
         | {"annotations", "artifacts", "episodes"}
     )
+    # Its long episode is much text.
+    further_rules: ClassVar = ("test_memory_is_bounded",)
 
     def cases(self) -> Any:
-        """All but most spaces, which it refuses."""
-        return all_cases()[:25]
+        """All but most spaces, which it refuses; half of them in `make test`."""
+        return all_cases()[: 25 if settings().max_examples > 20 else 12]
 
 
 def _without_last_reward(self: Any, values: Any) -> ForeignEpisode:
@@ -76,7 +79,11 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    # The bound of memory takes long.
+    "fault",
+    [pytest.param(each, marks=[pytest.mark.further] * (FAULTS[each][-1] == "memory")) for each in FAULTS],
+)
 def test_a_fault_of_a_format_fails_its_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

@@ -47,6 +47,19 @@ DATA = Path(__file__).parents[1] / "data" / "exchange"
 #: What a format for training never loses.
 ARRAYS = ("observations", "actions", "rewards")
 IS_FULL = settings().max_examples > 20
+#: Rules that the import and the export keep for every format: `make test` has them for some formats.
+DRIVER_RULES = (
+    "test_an_import_adds_each_episode_once",
+    "test_an_interrupted_import_goes_on",
+    "test_a_dry_run_tells_what_an_import_does",
+    "test_a_store_of_another_kind_is_refused",
+    "test_options_without_a_use_are_refused",
+    "test_an_export_is_whole_or_not_there",
+    "test_what_has_no_transition_is_not_written",
+    "test_an_export_replaces_exports_alone",
+    "test_what_appears_during_an_export_stays",
+    "test_an_export_stays_outside_stores",
+)
 
 
 class Sources(FormatSettings):
@@ -265,15 +278,12 @@ class TestCSV(Contract):
     suffix = ".csv"
     arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
     refusals = (el.errors.SpaceMismatchError,)
+    # As for `parquet`, whose reader it has; a long episode is much text.
+    further_rules: ClassVar = ("test_memory_is_bounded", *DRIVER_RULES)
 
     def cases(self) -> Sequence[Case]:
         """Of the cameras the smallest, since each pixel is a column."""
         return [case.parts()[0] if case.name.startswith("video") else case for case in super().cases()]
-
-    @pytest.mark.further
-    def test_memory_is_bounded(self, tmp_path: Path) -> None:
-        """As for `parquet`, whose reader it has; a long episode is much text."""
-        super().test_memory_is_bounded(tmp_path)
 
 
 @pytest.mark.further
@@ -426,6 +436,8 @@ class TestManiSkill(PeerContract):
 class TestDiffusionPolicy(PeerContract):
     """Zarr stores."""
 
+    further_rules = DRIVER_RULES
+
     format = "diffusion_policy"
 
     def others(self, folder: Path) -> Iterator[Path]:
@@ -451,6 +463,8 @@ class TestSB3(PeerContract):
 
 class TestTree(PeerContract):
     """Arrays of any names, by a mapping."""
+
+    further_rules = DRIVER_RULES
 
     format = "tree"
     arguments: ClassVar[dict[str, Any]] = {
@@ -497,6 +511,8 @@ class TestFolder(TableContract):
 
 class TestDelta(TableContract):
     """Delta tables."""
+
+    further_rules = DRIVER_RULES
 
     # They have no such name.
     odd_names = ("p%20q",)

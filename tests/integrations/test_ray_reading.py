@@ -361,7 +361,7 @@ def test_bad_arguments_are_refused_before_anything_runs(store: el.EpisodeStore, 
     with pytest.raises(refused, match=r"units=64: expected el\.Windows"):
         read_units(path, 64)
     for opened in (store, store.filter("length > 3")):
-        with pytest.raises(refused, match=r"path is of the type .*store\.url"):
+        with pytest.raises(refused, match=r"path=.*store\.url"):
             read_steps(opened)
     with pytest.raises(refused, match="no column 'lengths'"):
         read_episodes(path, ["lengths"])

@@ -544,7 +544,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     with pytest.raises(el.errors.StoreNotFoundError):
         write_steps(read, tmp_path / "none", write_id="a")
     rows = pa.table({"episode_id": ["a"]})
-    with pytest.raises(el.errors.InvalidArgumentError, match=r"dataset is of the type Table.*from_arrow"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"dataset=pyarrow.Table.*from_arrow"):
         write_steps(rows, tmp_path / "s", write_id="a")
     for write_id in ("", chr(0xD800)):
         with pytest.raises(el.errors.InvalidArgumentError, match="write_id"):

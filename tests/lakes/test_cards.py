@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
-from effort import some, with_folders
+from effort import looped, some, with_folders
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.charts import html
 from episodelake.readers.charts.html import duration, number
@@ -121,9 +121,7 @@ def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStor
     assert {(number, align) for number, align in found} == {(True, "right"), (False, "left")}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0.0, "0 ms"), (0.0005, "0.5 ms"), (0.9, "900 ms"), (1.0, "1.000 s")]
-)
+@looped(("seconds", "told"), [(0.0, "0 ms"), (0.0005, "0.5 ms"), (0.9, "900 ms"), (1.0, "1.000 s")])
 def test_short_episodes_lasted_milliseconds(seconds: float, told: str) -> None:
     """Below a second a time is told in thousandths, so that none is 0.000 s."""
     assert duration(seconds) == told

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
+from effort import looped
 from episodelake.testing.adapters import case
 from loader_batches import NESTED, random_store
 from waiting import PATIENCE
@@ -297,8 +298,8 @@ def test_they_go_together_and_into_a_new_process(store: el.EpisodeStore, tmp_pat
         np.testing.assert_array_equal(found[key], batch[key])
 
 
-@pytest.mark.parametrize("scalar", [np.float64, np.float32, np.int64, np.uint8])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
+@looped("scalar", [np.float64, np.float32, np.int64, np.uint8])
+@looped("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
 def test_numpy_scalars_change_no_dtype(scalar: Any, dtype: str) -> None:
     """A bound, offset, scale, number or start of numpy's gives what Python's own gives, with its dtype."""
     batch = {"x": np.array([0, 1, 1, 0]).astype(dtype)}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from agent_environments import Comings
+from effort import looped
 from loader_batches import random_store
 from strategies import fixed_leaves, same, stack
 
@@ -194,7 +195,7 @@ def test_ragged_spaces_are_refused(tmp_path: Path, space: gym.Space, message: st
     assert store[0].flattened("action").shape == (2, 7)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("space", "values"),
     [
         (SPACE, {"observation": np.zeros((3, 4))}),

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.wrappers import FrameStackObservation
 
 import episodelake as el
+from effort import looped
 from episodelake.readers.columns.selection import EpisodeIndex
 from episodelake.readers.columns.step_arrays import StepArrays
 from episodelake.readers.loading.transforms.on_read import TransformPipeline
@@ -95,7 +96,7 @@ def test_what_cannot_be_stacked(transforms: list[Any], text: str, tmp_path: Path
         store.loader(transforms=transforms)
 
 
-@pytest.mark.parametrize(
+@looped(
     "arguments", [(0,), (2, "reward"), (2, "next_observation.image"), (2, "observation", "last"), (True,)]
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: Any) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from effort import looped
 from video_stores import SHAPES, recorded_store
 
 CASES = {"HWC": (4, 5, 3), "CHW": (3, 4, 5), "HW": (4, 5)}
@@ -88,7 +89,7 @@ def test_next_observations_are_meant_too() -> None:
     assert found["next_observation"].shape == (2, 3, 4, 4) and found["next_observation"].max() == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("axes", "values", "message"),
     [
         ("HWC", np.zeros((2, 3, 8, 8), np.uint8), r"uint8 of shape \(2, 3, 8, 8\).*Other axes: axes="),

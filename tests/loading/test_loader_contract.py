@@ -49,7 +49,7 @@ class TestTransitions(LoaderContract):
     """Single transitions."""
 
     kind = Kind(el.Transitions())
-    thorough = True
+    thorough = paired = True
     in_workers = True
 
 
@@ -87,7 +87,7 @@ class TestEpisodes(LoaderContract):
     """Whole episodes."""
 
     kind = Kind(el.Episodes())
-    thorough = True
+    thorough = paired = True
     in_workers = True
 
     def test_batches_are_split_into_episodes(self, world: World, tmp_path: Path) -> None:
@@ -109,6 +109,7 @@ class TestGroup(LoaderContract):
     """Windows of all agents of a group."""
 
     kind = Kind(el.Windows(3, pad="right"), ("tank_0", "tank_1"), (("group", "tank"),), store="several")
+    paired = True
 
 
 class TestGroupNSteps(LoaderContract):
@@ -121,6 +122,7 @@ class TestTurns(LoaderContract):
     """Agents that take turns: a transition goes from one turn to the agent's next."""
 
     kind = Kind(el.Transitions(), ("scout_0", "scout_1"), (("group", "scout"),), store="turns")
+    paired = True
 
 
 class TestJoint(LoaderContract):
@@ -146,6 +148,7 @@ class TestRagged(LoaderContract):
     """Transitions of values of different lengths."""
 
     kind = Kind(el.Transitions(), store="ragged")
+    paired = True
 
 
 class TestRaggedNSteps(LoaderContract):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import episodelake as el
+from effort import looped
 from loader_batches import NESTED, places, random_store
 from waiting import PATIENCE, background_threads, closed_while_a_thread_begins, wait_until
 
@@ -86,7 +87,7 @@ def test_an_error_comes_in_its_turn(store: el.EpisodeStore) -> None:
     assert places(seen) + places(loader) == places(loader_of(store))
 
 
-@pytest.mark.parametrize("leave", ["break", "drop", "close", "error"])
+@looped("leave", ["break", "drop", "close", "error"])
 def test_the_thread_ends_when_the_iteration_is_left(store: el.EpisodeStore, leave: str) -> None:
     """However it is left, no thread stays, and the next iteration goes on from the last batch handed out."""
     loader = loader_of(store, prefetch=2)

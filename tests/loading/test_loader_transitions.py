@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import agent_environments as environments
 import episodelake as el
 import plain_agents
+from effort import looped
 from episodelake.readers.loading.number_sets import NumberSet
 from loader_batches import all_places, places
 from loader_cases import FACTORS
@@ -48,7 +49,7 @@ def test_sets_of_numbers_find_places_and_counts(marks: list[bool]) -> None:
     assert found.below(every).tolist() == [sum(marks[:number]) for number in every]
 
 
-@pytest.mark.parametrize("name", FACTORS["view"])
+@looped("name", FACTORS["view"])
 def test_steps_are_those_of_a_loop(views: dict[str, Any], name: str) -> None:
     """Conditions in SQL and in Polars find the same rows, those that a user would find by hand."""
     view = views[name]

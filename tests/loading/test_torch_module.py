@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from effort import looped
 from loader_batches import BOX, NESTED, random_store
 
 torch = pytest.importorskip("torch")
@@ -278,7 +279,7 @@ def test_tensors_stay_on_the_device_of_the_batch(store: el.EpisodeStore) -> None
         el.TorchModule(cast, "observation", "value", device="nowhere")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("module", "arguments", "message"),
     [
         (lambda: lambda given: given, ("observation", "x"), "expected a torch.nn.Module"),

@@ -26,6 +26,7 @@ from mpe2 import simple_spread_v3
 from PIL import Image
 
 import episodelake as el
+from effort import looped
 from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
 from episodelake.explorer.labels import LabelQueue, read_label_set
@@ -93,10 +94,8 @@ def plain_rows(store: el.EpisodeStore) -> list[dict[str, Any]]:
 # The list
 
 
-@pytest.mark.parametrize(
-    "column", [POSITION, "episode_id", "length", "episode_return", "end_reason", "metadata.level"]
-)
-@pytest.mark.parametrize("descending", [True, False])
+@looped("column", [POSITION, "episode_id", "length", "episode_return", "end_reason", "metadata.level"])
+@looped("descending", [True, False])
 def test_order(store: el.EpisodeStore, episodes: EpisodeList, column: str, descending: bool) -> None:
     """Sorting gives the order that Python's sort gives, with the episodes that have no value last."""
     rows = plain_rows(store)
@@ -159,7 +158,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
     assert not {"seed", "options", "segment", "row_start"} & set(episodes.columns)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("condition", "told"),
     [
         ("lenght > 3", "no column 'lenght'. Nearest: length"),
@@ -313,7 +312,7 @@ def test_no_replay_without_environment(store: el.EpisodeStore) -> None:
 # Charts
 
 
-@pytest.mark.parametrize("name", list(OVERVIEWS))
+@looped("name", list(OVERVIEWS))
 def test_overviews_have_a_brush(store: el.EpisodeStore, name: str) -> None:
     """Dragging over a chart of all runs chooses; each field that it can choose by is a column of episodes."""
     text = json.dumps(overview_spec(name, store, SeriesColors()))
@@ -362,8 +361,8 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
         result_spec(table, "line", "z", "x:Q", None, SeriesColors())
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize(
+@looped("descending", [False, True])
+@looped(
     "column",
     [
         pl.Series([], dtype=pl.Float64),
@@ -375,7 +374,6 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
         pl.Series(["b", "a", None, "b", "aa"]),
         pl.Series([True, False, True, None]),
     ],
-    ids=lambda column: str(column.dtype),
 )
 def test_positions_by(column: pl.Series, descending: bool) -> None:
     """The order is that of a plain stable sort, with nulls last and NaN above all numbers."""
@@ -414,7 +412,7 @@ def test_queries(store: el.EpisodeStore) -> None:
     queries.close()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "told"),
     [
         ("SELECT returns FROM episodes", "episode_return"),
@@ -799,7 +797,7 @@ def test_agents(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@looped(
     ("x", "y", "values", "kind"),
     [
         ("name", "n", ["a", "b"], "bars"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import looped
 from episodelake.explorer.address import PANES, Address
 from episodelake.explorer.charts import Curve
 from episodelake.explorer.listing import Choice, EpisodeList
@@ -49,7 +50,7 @@ def test_addresses_come_back(address: Address) -> None:
     assert Address.of(parse_qs(address.text, keep_blank_values=True)) == address
 
 
-@pytest.mark.parametrize("query", ["pane=nowhere", "t=-3&smooth=x", "t=" + "9" * 40, "t=%D9%A3", "x=y&pane="])
+@looped("query", ["pane=nowhere", "t=-3&smooth=x", "t=" + "9" * 40, "t=%D9%A3", "x=y&pane="])
 def test_bad_addresses(query: str) -> None:
     """Parts of a query without a meaning are left out."""
     assert Address.of(parse_qs(query)) == Address()
@@ -81,7 +82,7 @@ def wild(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return scores(path, {"a": [float(k) for k in range(30)], "b": [5.0, 7.0], "c's": [1e6]})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("address", "wanted"),
     [
         (Address(), "true"),

@@ -21,7 +21,8 @@ from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import episodelake as el
-import episodelake.plugin
+from effort import looped
+from episodelake.explorer import server
 from episodelake.explorer.gate import Gate, new_token
 from episodelake.explorer.server import USUAL_PORT, hosts_of, is_loopback, listen, serve_explorer
 from episodelake.terminal.app import app
@@ -115,7 +116,7 @@ def test_other_ports_get_nothing() -> None:
     assert list(sent.values()) == [cookie.partition(";")[0], None, None]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("request_", "status"),
     [
         ({}, 403),
@@ -222,7 +223,7 @@ def test_command_with_taken_port(store: el.EpisodeStore) -> None:
 def test_command_with_a_lake(store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of stores is served as a lake; one without a store, or a version of one, is none."""
     served: list[object] = []
-    monkeypatch.setattr(el.plugin, "serve_explorer", lambda opened, *_, **__: served.append(opened))
+    monkeypatch.setattr(server, "serve_explorer", lambda opened, *_, **__: served.append(opened))
     shutil.copytree(store.path, tmp_path / "lake/one")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from PIL import Image
 
 import episodelake as el
+from effort import looped
 from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.pictures import sources
 from episodelake.explorer.pictures.served import add_frames
@@ -195,7 +196,7 @@ def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
 RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]
 
 
-@pytest.mark.parametrize(("fps", "rate"), RATES)
+@looped(("fps", "rate"), RATES)
 def test_the_rate_is_that_of_the_card(episode: el.Episode, fps: object, rate: float) -> None:
     """A card without a plausible rate leaves it to the environment, and where that is unknown it is 30."""
     assert rate_of(episode, fps) == rate

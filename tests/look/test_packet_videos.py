@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict
 
 import episodelake as el
+from effort import looped
 from episodelake.explorer.pictures.served import add_frames
 from episodelake.explorer.pictures.sources import frame_sources
 from episodelake.readers.pictures import video as videos
@@ -271,7 +272,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@looped("options", OPTIONS.values())
 def test_the_order_of_h264_is_that_of_a_decoder(options: str) -> None:
     """Also of groups in which the number of the order wraps around many times."""
     for count in (1, 7, 600):

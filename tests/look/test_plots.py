@@ -26,6 +26,7 @@ from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
+from effort import looped
 from episodelake.readers.charts import episode_chart, returns, series, steps
 from episodelake.readers.charts.bins import bins_for
 from episodelake.readers.charts.signals import reduced
@@ -153,7 +154,7 @@ def test_time_is_when_an_episode_ended(store: el.EpisodeStore) -> None:
     assert {row["episode"]: (row["x"], row["value"]) for row in points} == expected
 
 
-@pytest.mark.parametrize("by", ["metadata.algo", "end_reason", "seed", "run_id"])
+@looped("by", ["metadata.algo", "end_reason", "seed", "run_id"])
 def test_any_column_tells_series_apart(store: el.EpisodeStore, by: str) -> None:
     """A column of episodes or of runs can give the colours."""
     expected = raw(store, f'SELECT e."{by}"::VARCHAR FROM episodes e' if by != "metadata.algo" else
@@ -566,7 +567,7 @@ def test_a_thinned_episode_says_so(store: el.EpisodeStore, monkeypatch: pytest.M
     assert "smallest and largest value" not in told(store[0].plot(["reward"]))
 
 
-@pytest.mark.parametrize("name", CHARTS)
+@looped("name", CHARTS)
 def test_charts_are_drawn(store: el.EpisodeStore, name: str) -> None:
     """Every chart is drawn by Vega, in colours of its own and with its title."""
     chart = getattr(store.plot, name)()

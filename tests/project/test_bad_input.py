@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 import episodelake as el
@@ -34,9 +32,7 @@ from nasty_environments import (
     Nested,
     Rollout,
     SmallEnv,
-    Speaker,
     WrongAt,
-    advance,
     assert_recorded,
     new_store,
     play,
@@ -352,49 +348,6 @@ def test_a_wrong_first_observation_starts_nothing(tmp_path: Path) -> None:
     assert_recorded(store[0], plain[0], env)
 
 
-WRONG_ACTIONS: list[tuple[Callable[[], gym.Env], Any]] = [
-    (SmallEnv, np.zeros(3, np.float32)),
-    (SmallEnv, np.zeros((1, 2), np.float32)),
-    (SmallEnv, np.zeros(2, np.float64)),
-    (SmallEnv, np.zeros(2, np.complex64)),
-    (SmallEnv, None),
-    (SmallEnv, "left"),
-    (SmallEnv, 0.5),
-    (lambda: SmallEnv(action_space=spaces.Discrete(2)), 0.5),
-    (lambda: SmallEnv(action_space=spaces.Discrete(2)), np.array([0, 1])),
-    (lambda: SmallEnv(action_space=spaces.Discrete(2)), 2**70),
-    (lambda: SmallEnv(action_space=spaces.Discrete(2)), None),
-    (lambda: SmallEnv(action_space=spaces.MultiDiscrete([2, 2])), [0]),
-    (lambda: SmallEnv(action_space=spaces.MultiBinary(2)), [0, 5]),
-    (Nested, (1,)),
-    (Nested, (1, {"m": np.zeros(2, np.int64)}, 3)),
-    (Nested, (1, {})),
-    (Nested, (1, {"m": np.zeros(2, np.int64), "n": 1})),
-    (Nested, (1, {"M": np.zeros(2, np.int64)})),
-    (Nested, {"0": 1, "1": {"m": np.zeros(2, np.int64)}}),
-    (Nested, (1, np.zeros(2, np.int64))),
-    (Speaker, 5),
-    (Speaker, b"text"),
-    (Speaker, ["t", "e"]),
-]
-
-
-@pytest.mark.parametrize("cases", some(WRONG_ACTIONS, 8))
-def test_a_wrong_action_never_reaches_the_environment(tmp_path: Path, cases: Any) -> None:
-    """An action outside the structure raises before the environment is stepped, and the episode goes on."""
-    for folder, (make, wrong) in with_folders(cases, tmp_path):
-        with case((make, wrong)):
-            env = make()
-            store = new_store(folder, env)
-            with store.record(env) as recorder:
-                plain = play(recorder, seeds(1), limit=2)
-                with pytest.raises(el.errors.SpaceMismatchError, match="action"):
-                    recorder.step(wrong)
-                assert env.stepped == 2
-                advance(recorder, plain[0], env.action_space.sample())
-            assert_recorded(store.refresh()[0], plain[0], make())
-
-
 # Paths
 
 
@@ -536,21 +489,6 @@ def test_a_damaged_steps_file_is_named_and_costs_only_its_own_episodes(path: Pat
             assert same(episode_or_error, np.array(plain[position].observations)), how
         assert lost in (0, 2) if how == "something appended" else lost == 2, how
     assert len(numbers(path)) == 6
-
-
-def test_a_damaged_steps_file_stops_iteration_and_frames_clearly(path: Path) -> None:
-    """Iterating, Polars and DuckDB over a damaged steps file name the file clearly."""
-    file = parquet(path, "steps")
-    file.write_bytes(file.read_bytes()[:-20])
-    store = el.open(path)
-    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
-        [episode.observations for episode in store]
-    assert store.sql("select count(*) from episodes").fetchall() == [(6,)]
-    assert store.filter("length = 300").episodes.collect().height == 6
-    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
-        store.steps.collect()
-    with pytest.raises((el.errors.CorruptStoreError, duckdb.Error), match=file.name):
-        store.sql("select sum(reward) from steps").fetchall()
 
 
 def test_a_damaged_episodes_file_is_named(path: Path) -> None:

@@ -23,6 +23,7 @@ import episodelake.plugin.columns
 import episodelake.plugin.engines
 import episodelake.plugin.files
 from checkout import REPOSITORY, library_modules, project_files
+from effort import looped
 
 # What each part of the library may import. "face" is everything in episodelake/ itself.
 MAY_IMPORT = {
@@ -146,7 +147,7 @@ def test_imports_run_one_way() -> None:
     assert faults == [], "Import relatively; what both sides need moves into `store/`, their caller up."
 
 
-@pytest.mark.parametrize(
+@looped(
     ("module", "source", "right"),
     [
         ("episodelake.store.spaces.box", "from ..errors import StoreError", True),
@@ -237,7 +238,7 @@ def test_no_import_cycles() -> None:
     assert cycles(graph) == [], "Move what they share into a module that all of them import."
 
 
-@pytest.mark.parametrize(
+@looped(
     ("sources", "found"),
     [
         ({"b": "from . import c", "c": "from . import d", "d": ""}, []),
@@ -275,7 +276,7 @@ PUBLIC = (
 )
 
 
-@pytest.mark.parametrize("room", PUBLIC, ids=lambda room: room.__name__)
+@looped("room", PUBLIC)
 def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
     """`__all__` is sorted and names exactly what the module defines in public, once all of it is loaded."""
     names = list(room.__all__)
@@ -297,7 +298,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert not hasattr(episodelake.errors, "__version__")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("room", "name", "hint"),
     [
         (episodelake, "SpaceMismatchError", ": it is el.errors.SpaceMismatchError."),
@@ -330,7 +331,7 @@ def test_rooms_share_no_name_but_the_base_of_errors() -> None:
     assert full == [], "A name that one room alone needs moves from the core into that room."
 
 
-@pytest.mark.parametrize(
+@looped(
     ("stub", "room"),
     [
         ("__init__.pyi", episodelake),
@@ -348,7 +349,7 @@ def test_the_stub_names_what_is_loaded(stub: str, room: types.ModuleType) -> Non
     assert listed == room.__all__, "Each name has an import in the stub, and a place in its `__all__`."
 
 
-@pytest.mark.parametrize("room", PUBLIC, ids=lambda room: room.__name__)
+@looped("room", PUBLIC)
 def test_public_names_are_documented(room: types.ModuleType) -> None:
     """Every public class and function has a docstring of its own, not one that a dataclass made up."""
     bare = []
@@ -395,9 +396,7 @@ def test_nothing_committed_names_a_machine() -> None:
     assert found == [], "Write paths relative to the repository, and no index."
 
 
-@pytest.mark.parametrize(
-    "text", ["see /" + "work/notes", "'/" + "root/.cache'", "--index" + "-url=x", "\n/" + "home/me/a"]
-)
+@looped("text", ["see /" + "work/notes", "'/" + "root/.cache'", "--index" + "-url=x", "\n/" + "home/me/a"])
 def test_a_machine_path_is_seen(text: str) -> None:
     """The search finds what it is there to find."""
     assert any(pattern.search(text.encode()) for pattern in NOT_COMMITTED.values())
@@ -500,7 +499,7 @@ DOORS: dict[str, Room] = {
     ),
     "terminal": Room(
         modules="terminal",
-        rooms="rollouts",
+        rooms="look rollouts",
     ),
     "collecting": Room(
         modules="writers.collecting",
@@ -620,7 +619,7 @@ def test_packages_are_layers() -> None:
     assert knots(graph) == {}, "Move what they share into a package or module beside them that both import."
 
 
-@pytest.mark.parametrize(
+@looped(
     ("graph", "found"),
     [
         ({"a.b.x": {"a.c.y"}, "a.c.y": {"a.d"}, "a.d": set()}, {}),

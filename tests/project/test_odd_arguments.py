@@ -128,7 +128,7 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         "version",
         lambda store: store.tag("3"),
     ),
-    "record(None)": (el.errors.InvalidArgumentError, "env is NoneType", lambda store: store.record(None)),
+    "record(None)": (el.errors.InvalidArgumentError, "env=None", lambda store: store.record(None)),
     "record an unknown id": (
         el.errors.InvalidArgumentError,
         "cannot be made",

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from effort import with_folders
+from effort import looped, with_folders
 from episodelake.store.schema import check_stored_type
 from episodelake.testing.adapters import case
 from real_environments import numbered_store
@@ -182,7 +182,7 @@ def test_raw_connections_name_damaged_footers(tmp_path: Path, *, read_only: bool
         assert connection.execute("select count(*) from episodes").fetchall() == [(2,)]
 
 
-@pytest.mark.parametrize("kind", [pa.date32(), pa.time64("us"), pa.decimal128(9, 2), pa.list_(pa.date32())])
+@looped("kind", [pa.date32(), pa.time64("us"), pa.decimal128(9, 2), pa.list_(pa.date32())])
 def test_columns_of_foreign_types_are_refused(kind: pa.DataType) -> None:
     """A table with a column of a type that no store has is refused with the column's name."""
     with pytest.raises(el.errors.CorruptStoreError, match=r"'metadata\.day'"):

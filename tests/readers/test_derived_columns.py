@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import looped
 from episodelake.readers.columns.step_arrays import StepArrays
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -245,7 +246,7 @@ def test_users_derive_columns_of_their_own() -> None:
         store.loader(transforms=[other()])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("transforms", "text"),
     [
         ([el.Cast("reward", "float32"), el.ReturnToGo()], "Put it first"),
@@ -262,7 +263,7 @@ def test_a_list_that_makes_no_sense_is_refused(transforms: Any, text: str) -> No
         _made[1].loader(transforms=transforms)
 
 
-@pytest.mark.parametrize(
+@looped(
     "make",
     [
         lambda: el.ReturnToGo(1.5),

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import looped
 from episodelake.readers import video_frames
 from episodelake.testing.adapters import case
 from video_stores import CODECS, LENGTHS, SHAPES, Team, check_frame, recorded_store
@@ -120,7 +121,7 @@ def el_space(shape: tuple[int, ...] = (32, 32, 3)) -> Any:
     return Box(0, 255, shape, np.uint8)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("call", "message"),
     [
         ("frame_at('observation.od', episode_id, t)", r"frame_at: There is no column 'observation\.od' of"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, trim_mean
 
 import episodelake as el
+from effort import looped
 from episodelake.readers.charts.learning import interquartile_band
 from picture_stores import rows_of, scores, told
 from test_cli import call, no_terminal, printed, refused, table
@@ -57,6 +57,8 @@ def test_medians_and_quantiles_of_episodes(store: el.EpisodeStore) -> None:
 
 def test_groups_of_runs_have_bootstrap_bands(store: el.EpisodeStore) -> None:
     """A group's line is the interquartile mean of its runs' medians, within its band, and not the outlier."""
+    from scipy.stats import trim_mean
+
     rows = curve(store, by="run.algo", band="runs")
     assert {name: line[0]["runs"] for name, line in rows.items()} == {"even": 3, "odd": 2}
     for name, runs in (("even", (0, 2, 4)), ("odd", (1, 3))):
@@ -73,6 +75,8 @@ def test_groups_of_runs_have_bootstrap_bands(store: el.EpisodeStore) -> None:
 
 def test_rates_of_two_returns(tmp_path: Path) -> None:
     """Where returns are only two numbers the line is their mean, and the band SciPy's interval of Wilson."""
+    from scipy.stats import binomtest
+
     returns = [5.0 if each else -1.0 for each in np.random.default_rng(0).random(160) < 0.8]
     made = scores(tmp_path / "store", {"run": returns})
     place = np.minimum(np.arange(160) * 20 // 159, 19)
@@ -154,7 +158,7 @@ def test_clipped_histograms(store: el.EpisodeStore) -> None:
     assert told(calm.plot.lengths(scale="linear")) == told(calm.plot.lengths())
 
 
-@pytest.mark.parametrize("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
+@looped("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
 def test_bad_arguments(store: el.EpisodeStore, options: dict[str, Any]) -> None:
     """An unknown choice is an error that names the argument."""
     with pytest.raises(el.errors.InvalidArgumentError, match=next(iter(options))):

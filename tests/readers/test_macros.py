@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from agent_environments import Comings
-from effort import examples
+from effort import examples, looped
 from episodelake.readers.sql import connections
 from episodelake.readers.sql.session import QuerySession
 from episodelake.readers.sql.sources import run_interruptible
@@ -159,7 +159,7 @@ def test_long_episodes_do_not_lose_their_end(tmp_path: Path) -> None:
     assert np.allclose([row[0] for row in rows], returns_to_go(rewards, 0.5), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@looped(
     "call",
     ["returns_to_go(1.01)", "discounted_return(-0.1)", "returns_to_go(NULL)", "returns_to_go('nan'::double)"],
 )
@@ -678,7 +678,7 @@ def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:
         store.refresh().sql("select info.episode.r from steps")
 
 
-@pytest.mark.parametrize(
+@looped(
     "query",
     [
         "select observation[0] from steps",
@@ -698,7 +698,7 @@ def test_an_element_0_is_refused(store: el.EpisodeStore, query: str) -> None:
     assert sorted(first["x"]) == sorted(float(episode.observations[0, 0]) for episode in store)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("query", "value"),
     [
         ("with t as (select map {0: 7} as action) select action[0] from t", 7),

@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 
 import episodelake as el
 from claimed_stores import cartpole, columns_with_odd_names, odd_rewards, record, treasure
-from effort import examples
+from effort import examples, looped
 from episodelake.testing.adapters import case
 from plain_returns import close, n_step_returns, returns_to_go
 from waiting import PATIENCE
@@ -271,7 +271,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, el.EpisodeStor
     }
 
 
-@pytest.mark.parametrize("name", ["cartpole", "treasure", "names", "blackjack"])
+@looped("name", ["cartpole", "treasure", "names", "blackjack"])
 def test_polars_and_sql_say_the_same(stores: dict[str, el.EpisodeStore], name: str) -> None:
     """Each frame method and the macro of its name agree on every row of every kind of store."""
     store = stores[name]

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import episodelake as el
+from effort import looped
 
 LENGTHS = (3, 1, 5, 4)
 #: The keys under test, with the column whose next row they stand for.
@@ -122,8 +123,8 @@ def test_sql_has_the_next_row(store: el.EpisodeStore, key: str, read_only: bool,
     assert one["v"].to_list() == truth[-1]
 
 
-@pytest.mark.parametrize("key", [*NEXT, "next_observation.state"])
-@pytest.mark.parametrize("some", [False, True])
+@looped("key", [*NEXT, "next_observation.state"])
+@looped("some", [False, True])
 def test_polars_has_the_next_row(store: el.EpisodeStore, key: str, some: bool) -> None:
     """`transitions_with_next` of a store and of a view, also for the last transition of an episode."""
     view = store.filter(pl.col("length") > 3) if some else store

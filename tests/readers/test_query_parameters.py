@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import looped
 from episodelake.testing.adapters import case
 
 NASTY = "o'brien; drop table episodes --"
@@ -109,7 +110,7 @@ def test_filters_keep_their_parameters(store: el.EpisodeStore) -> None:
     assert len(store.filter("started_at > ?", [moment])) == len(store)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "parameters"),
     [
         ("select ? + ?", [1]),

@@ -17,6 +17,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import looped
 from episodelake.readers import blocks
 from episodelake.readers.view_base import STORE_ONLY
 from episodelake.store.segments import steps_file as sealing
@@ -68,7 +69,7 @@ def test_negative_positions_count_from_the_end(store: el.EpisodeStore) -> None:
     assert values_of([store[-1], store[-5], store[-len(LENGTHS)]]) == [11, 7, 0]
 
 
-@pytest.mark.parametrize("position", [12, -13, 10**12, -(10**12), 2**70])
+@looped("position", [12, -13, 10**12, -(10**12), 2**70])
 def test_a_position_outside_is_not_found(store: el.EpisodeStore, position: int) -> None:
     """A position outside raises an error that is an IndexError, a KeyError and of the library's tree."""
     with pytest.raises(el.errors.EpisodeNotFoundError) as caught:
@@ -93,7 +94,7 @@ def test_ids_lead_to_their_episodes(store: el.EpisodeStore) -> None:
         check_numbered(episode, position)
 
 
-@pytest.mark.parametrize("episode_id", ["", "nothing", "numbered/000000", "numbered", "../x", "' or 1=1 --"])
+@looped("episode_id", ["", "nothing", "numbered/000000", "numbered", "../x", "' or 1=1 --"])
 def test_an_unknown_id_is_not_found(store: el.EpisodeStore, episode_id: str) -> None:
     """An id that the snapshot does not hold raises EpisodeNotFoundError."""
     with pytest.raises(el.errors.EpisodeNotFoundError):
@@ -133,7 +134,7 @@ def test_slices_of_slices_compose(store: el.EpisodeStore) -> None:
     assert values_of(view[::-1][1:3]) == [8, 6]
 
 
-@pytest.mark.parametrize("wanted", [[5, 0, 9], [-1, 2], [], [3]], ids=str)
+@looped("wanted", [[5, 0, 9], [-1, 2], [], [3]])
 def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int]) -> None:
     """An array of positions is a view of these episodes in its order; of a view, it counts within that."""
     view = store[np.array(wanted, np.int32)]
@@ -142,7 +143,7 @@ def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int
     assert values_of(store[::-1][np.array(wanted, int)]) == [range(12)[::-1][position] for position in wanted]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "kind"),
     [
         (np.array([0, 12]), el.errors.EpisodeNotFoundError),
@@ -153,7 +154,6 @@ def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int
         (np.array([True, False]), el.errors.InvalidArgumentError),
         (np.array([[1]]), el.errors.InvalidArgumentError),
     ],
-    ids=str,
 )
 def test_what_is_no_array_of_positions_is_refused(store: el.EpisodeStore, key: Any, kind: type) -> None:
     """Positions that are not there, that are named twice, or that are no whole numbers are errors."""
@@ -314,7 +314,7 @@ _FLOATS = [2, np.nan, 2, None, np.inf, np.nan, None, -0.0, 0.0, -1, -np.inf, 1]
 _INTEGERS = [3, 1, 3, 2**63 - 1, -(2**63), 1, 0, 0, -1, 5, 4, 2]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("values", "descending", "wanted"),
     [
         (_FLOATS, False, [10, 9, 7, 8, 11, 0, 2, 4, 1, 5, 3, 6]),
@@ -331,9 +331,7 @@ def test_the_order_of_special_values(
     assert values_of(store.sort(key, descending=descending)) == wanted
 
 
-@pytest.mark.parametrize(
-    "by", ["lenght", pl.col("lenght"), pl.col("length").max(), pl.col("length").implode(), 3, None], ids=str
-)
+@looped("by", ["lenght", pl.col("lenght"), pl.col("length").max(), pl.col("length").implode(), 3, None])
 def test_what_cannot_be_sorted_by_is_refused(store: el.EpisodeStore, by: Any) -> None:
     """Columns that are not there, lists, and expressions that give one value are errors of ours."""
     with pytest.raises(el.errors.QueryError):
@@ -731,7 +729,7 @@ def test_lists_and_masks_choose_episodes(store: el.EpisodeStore, kind: Any) -> N
         store[kind([12])]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("keys", "flags"),
     [
         (["length", "number"], [True, False]),
@@ -756,7 +754,7 @@ def test_several_keys_and_sql_sort(store: el.EpisodeStore, keys: Any, flags: Any
         assert [one.id for one in view.sort(keys, descending=flags)] == [one[0] for one in ids]
 
 
-@pytest.mark.parametrize("wrong", [[], ["length", 3], "no + 1", "1; drop table episodes", "length, number"])
+@looped("wrong", [[], ["length", 3], "no + 1", "1; drop table episodes", "length, number"])
 def test_what_sorts_nothing_is_refused(store: el.EpisodeStore, wrong: Any) -> None:
     """A wrong key is a QueryError that names the columns or the text."""
     with pytest.raises(el.errors.QueryError):

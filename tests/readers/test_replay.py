@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from effort import examples
+from effort import examples, looped
 from episodelake.terminal.app import app
 from kept_environments import EVERYTHING, Scripted, claiming_store, record
 
@@ -212,8 +212,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 5])
-@pytest.mark.parametrize("name", CHANGES)
+@looped("step", [0, 1, 3, 5])
+@looped("name", CHANGES)
 def test_the_first_difference_is_found(scripted: el.Episode, name: str, step: int) -> None:
     """Each kind of change is found at its step, with its column, its index, what was and what came."""
     leaf, change, column, index, elements = CHANGES[name]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from effort import looped
 from episodelake.testing.adapters import case
 from log_edits import add_action, append_actions
 from object_server import new_url, shared_server
@@ -145,7 +146,7 @@ def test_results_go_to_other_tools(store: el.EpisodeStore) -> None:
     assert relation.filter("length > 5").aggregate("count(*)").fetchall() == [(2,)]
 
 
-@pytest.mark.parametrize("table", TABLES)
+@looped("table", TABLES)
 def test_whole_rows_come_back_as_python_values(store: el.EpisodeStore, table: str) -> None:
     """All columns of a table, times included, can be fetched as Python values."""
     rows = store.sql(f"select * from {table}").fetchall()
@@ -339,7 +340,7 @@ def projected(scan: dict[str, Any]) -> set[str]:
     return {columns} if isinstance(columns, str) else set(columns)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("query", "columns"),
     [
         ("select sum(reward) from steps", {"reward"}),
@@ -359,7 +360,7 @@ def test_only_the_needed_columns_are_read(store: el.EpisodeStore, query: str, co
     assert set().union(*map(projected, found)) >= columns
 
 
-@pytest.mark.parametrize(
+@looped(
     ("query", "filters"),
     [
         ("select count(*) from steps where t > 5", ["t"]),

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
+from effort import looped
 from episodelake.readers.measures import measuring
 from episodelake.readers.measures.measuring import Histograms
 from loader_batches import random_store
@@ -202,7 +203,7 @@ def test_a_deviation_survives_a_mean_that_is_rounded() -> None:
     assert abs(mean - 2.0**52) <= 1 and std == 0.5
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
+@looped("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
 def test_every_dtype(dtype: Any) -> None:
     """Numbers of other kinds are measured as the float64 that they are."""
     values = np.random.default_rng(0).integers(0, 2 if dtype is np.bool_ else 100, 501).astype(dtype)
@@ -395,7 +396,7 @@ def test_old_files_go(store: el.EpisodeStore, folder: Path, monkeypatch: pytest.
     json.loads(files(folder)[0].read_bytes().partition(b"\n")[2])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "options", "text"),
     [
         (["rewards"], {}, r"no column 'rewards'.*reward"),

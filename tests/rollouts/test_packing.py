@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import looped
 from episodelake.rollouts.packing import first_fit
 from episodelake.testing.adapters import case
 
@@ -404,7 +405,7 @@ def test_arguments_that_make_no_sense(store: el.EpisodeStore) -> None:
             store.loader(**{"units": el.Packed(10), **arguments})
 
 
-@pytest.mark.parametrize(
+@looped(
     "make",
     [
         lambda: el.Packed(0),

@@ -6,7 +6,7 @@ import builtins
 import errno
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,13 @@ from episodelake.store.files import (
 from episodelake.store.files.access import causes
 from episodelake.store.manifest import check_outside_stores, store_at
 from episodelake.store.parquet.files import read_footer
-from faults.shim import build, compiler, run_with
+from faults.shim import run_with
+from test_visible_steps import library
+
+__all__ = ["library"]
 
 SCRIPT = Path(failing_reads.__file__)
 NAMES = list(failing_reads.READS)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The library that makes calls of the system fail."""
-    if compiler() is None:
-        pytest.skip("no C compiler")
-    yield build(tmp_path_factory.mktemp("shim"))
 
 
 def test_a_few_looks_of_a_read_may_fail(library: Path, tmp_path: Path) -> None:

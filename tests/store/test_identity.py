@@ -20,21 +20,16 @@ from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.files import locate
 from object_server import shared_server
 from real_environments import NUMBERED_SPACES, write_numbered
+from test_log_cleanup import backend
 from waiting import line_of
+
+__all__ = ["backend"]
 
 OTHER_SPACES = {
     "observation_space": gym.spaces.Box(-9, 9, (2,), np.float64),
     "action_space": gym.spaces.Discrete(2),
 }
 GONE = "no longer holds the store"
-
-
-@pytest.fixture(params=["folder", "object store"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """A place for stores, and a spool folder of the test's own."""
-    monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "spool"))
-    (tmp_path / "stores").mkdir()
-    return FolderBackend(tmp_path / "stores") if request.param == "folder" else ObjectBackend(shared_server())
 
 
 def wipe(backend: Backend) -> None:

@@ -38,6 +38,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
+from effort import looped
 from episodelake.store.delta.log import commit_text
 from episodelake.store.files import locate
 from episodelake.store.files.objects import arrow_files, as_os_errors
@@ -634,7 +635,7 @@ def test_no_secret_is_kept(spool: Path) -> None:
         assert not any(word.encode() in data for data in [*local, *remote])
 
 
-@pytest.mark.parametrize(
+@looped(
     ("url", "options"),
     [
         (
@@ -655,7 +656,6 @@ def test_no_secret_is_kept(spool: Path) -> None:
             {"azure_storage_account_key": "a2V5", "azure_storage_endpoint": NO_EPISODE},
         ),
     ],
-    ids=["s3", "gs", "az", "abfss"],
 )
 def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, str]) -> None:
     """Every kind of URL is understood; where nobody listens, the error says so and names the place."""
@@ -671,7 +671,7 @@ def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, st
         assert scheme in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     "options",
     [
         {"aws_no_such_option": "1"},
@@ -681,7 +681,6 @@ def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, st
         {"aws_allow_http": "perhaps"},
         {"google_base_url": "x"},
     ],
-    ids=lambda options: next(iter(options)),
 )
 def test_an_option_that_is_none_is_refused(options: dict[str, str]) -> None:
     """An unknown key, or a value that is none, is an InvalidArgumentError that names the key."""
@@ -689,7 +688,7 @@ def test_an_option_that_is_none_is_refused(options: dict[str, str]) -> None:
         el.open(new_url(), storage_options=shared_server().storage_options(**options))
 
 
-@pytest.mark.parametrize(
+@looped(
     "url", ["s3://", "s3:///store", "ftp://host/store", "http://host/store", "s3://UPPER CASE/x", "memory://"]
 )
 def test_a_url_that_names_no_place_is_refused(url: str) -> None:
@@ -705,7 +704,7 @@ KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_regi
 ACCOUNT = {"azure_storage_account_name": "account", "azure_storage_account_key": "a2V5"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "settings"),
     [
         (KEYS, {}),
@@ -713,7 +712,6 @@ ACCOUNT = {"azure_storage_account_name": "account", "azure_storage_account_key":
         ({**KEYS, "aws_virtual_hosted_style_request": "true"}, {"force_virtual_addressing": True}),
         ({**KEYS, "aws_endpoint": NO_EPISODE}, {"endpoint_override": "127.0.0.1:9", "scheme": "http"}),
     ],
-    ids=["keys", "token", "virtual", "endpoint"],
 )
 def test_options_mean_the_same_to_arrow(options: dict[str, str], settings: dict[str, Any]) -> None:
     """Where to ask and who is asking are told to pyarrow's file system as to the other engines."""
@@ -723,7 +721,7 @@ def test_options_mean_the_same_to_arrow(options: dict[str, str], settings: dict[
     assert path == "bucket/store"
 
 
-@pytest.mark.parametrize("text", ["true", "True", "1", "yes"])
+@looped("text", ["true", "True", "1", "yes"])
 def test_unsigned_requests_are_unsigned_by_arrow_too(text: str) -> None:
     """Whoever asks for unsigned requests sends no keys of the environment along."""
     options = {"aws_skip_signature": text, "aws_region": "us-east-1"}

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from gymnasium import spaces as gym_spaces
 
+from effort import looped
 from episodelake.store.errors import (
     InvalidArgumentError,
     SpaceMismatchError,
@@ -146,7 +147,7 @@ def test_codecs_with_columns_that_delta_cannot_hold_are_refused(monkeypatch: pyt
             SpaceCodec(Colour(("red",)), "x")
 
 
-@pytest.mark.parametrize(
+@looped(
     "space",
     [
         gym_spaces.Dict([(1, BOX)]),  # pyright: ignore

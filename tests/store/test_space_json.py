@@ -8,6 +8,7 @@ import pytest
 from gymnasium import spaces as gym_spaces
 from hypothesis import given
 
+from effort import looped
 from episodelake.store.errors import (
     CorruptStoreError,
 )
@@ -144,7 +145,7 @@ def test_hostile_descriptions_are_corrupt_stores() -> None:
             space_from_json(description)
 
 
-@pytest.mark.parametrize(
+@looped(
     "box",
     [
         gym_spaces.Box(-2, 2, (1,), np.float32),

@@ -12,7 +12,7 @@ from gymnasium.spaces import GraphInstance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from effort import examples
+from effort import examples, looped
 from episodelake.readers.blocks import is_numeric
 from episodelake.store.spaces import SpaceCodec, space_from_json, space_to_json
 from episodelake.store.spaces.arrow import PLAIN_TYPES, values_of
@@ -120,7 +120,7 @@ def test_any_slice_decodes(kind: str, case: tuple[gym_spaces.Space, list[Any]], 
     assert same(codec.decode(several.arrays(start, stop)), stack(space, items[start:stop]))
 
 
-@pytest.mark.parametrize(
+@looped(
     "space",
     [
         gym_spaces.Box(0, 255, (2, 3), np.uint8),
@@ -361,7 +361,7 @@ def test_rows_that_were_rewritten_with_large_types_still_decode() -> None:
     assert same(codec.decode([floats.cast(pa.large_list(pa.float32())), text.cast(pa.large_string())]), batch)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PLAIN_TYPES if is_numeric(kind)], ids=str)
+@looped("kind", [kind for kind in PLAIN_TYPES if is_numeric(kind)])
 def test_values_of_any_part_are_those_of_arrow(kind: pa.DataType) -> None:
     """Arrays, slices and chunks come as numpy, empty ones too; only values at NULLs are undefined."""
     whole = pa.array([1, 0, None, 1, 1, 0, 0, 1, 0, 1, 1], pa.int8()).cast(kind)

@@ -597,16 +597,6 @@ def test_a_relative_path_is_fixed_when_given(tmp_path: Path, monkeypatch: pytest
         el.open("store")
 
 
-def test_a_link_to_a_store_opens(tmp_path: Path) -> None:
-    """A symbolic link to a store's folder opens the store, and writes through it arrive."""
-    store = numbered_store(tmp_path / "store", [1])
-    (tmp_path / "link").symlink_to(store.path)
-    linked = el.open(tmp_path / "link")
-    with linked.writer() as writer:
-        write_numbered(writer, 1, 1)
-    assert values_of(store.refresh()) == values_of(linked.refresh()) == [0, 1]
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission(tmp_path: Path) -> None:
     """Creating where nothing may be written is a StoreAccessError, which is an OSError."""

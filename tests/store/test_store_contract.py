@@ -5,9 +5,9 @@ Checkpoints are frequent here and logs are cleaned at once, so that few operatio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -44,18 +44,6 @@ def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class PlaceRules(StoreContract):
     """The contract, and rules of the library alone: messages, wrong arguments, damage."""
-
-    def test_a_manifest_of_a_later_format_or_damaged_is_refused(self, place: Backend) -> None:
-        """The message has the number of the format, or the name of the file."""
-        place.create(**SPACES)
-        manifest = json.loads(place.read("store.json"))
-        place.write("store.json", json.dumps({**manifest, "format": 99}).encode())
-        with pytest.raises(el.errors.FormatVersionError, match="99"):
-            place.open()
-        for text in (b"", b"{", b"[]", b"\xff\xfe", b"{}" * 3):
-            place.write("store.json", text)
-            with case(text), pytest.raises(el.errors.CorruptStoreError, match=r"store\.json"):
-                place.open()
 
     @pytest.mark.sample(1)
     def test_an_episode_of_many_row_groups_comes_back(self, place: Backend) -> None:
@@ -235,11 +223,7 @@ class OtherPlaceRules(PlaceRules):
 
     examples, steps = _OTHERS
     derandomized = not _LONG
-
-    @pytest.mark.further
-    def test_each_operation_keeps_the_model(self, place: Backend) -> None:
-        """See `StoreContract`; the ordinary suite runs it on a folder."""
-        super().test_each_operation_keeps_the_model(place)
+    further_rules: ClassVar = ("test_each_operation_keeps_the_model",)
 
 
 class TestMemory(OtherPlaceRules):
@@ -249,20 +233,16 @@ class TestMemory(OtherPlaceRules):
 
 
 class TestObjects(OtherPlaceRules):
-    """A bucket of an S3 server."""
+    """A bucket of an S3 server; these rules take many requests."""
+
+    further_rules: ClassVar = (
+        *OtherPlaceRules.further_rules,
+        "test_writers_and_maintenance_of_one_moment_all_get_through",
+        "test_no_operation_changes_another_store",
+    )
 
     @pytest.fixture
     def place(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Backend:
         """A prefix that no other test uses."""
         monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path_factory.mktemp("spool")))
         return Backend(new_url(), shared_server().storage_options())
-
-    @pytest.mark.further
-    def test_writers_and_maintenance_of_one_moment_all_get_through(self, place: Backend) -> None:
-        """See `StoreContract`; every try takes many requests."""
-        super().test_writers_and_maintenance_of_one_moment_all_get_through(place)
-
-    @pytest.mark.further
-    def test_no_operation_changes_another_store(self, place: Backend) -> None:
-        """See `StoreContract`; every operation takes many requests."""
-        super().test_no_operation_changes_another_store(place)

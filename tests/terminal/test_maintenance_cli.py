@@ -25,17 +25,12 @@ from episodelake.terminal.commands.keeping import size_of, span_of
 from episodelake.terminal.reports.maintenance import _agreed
 from object_server import BUCKET, ObjectServer
 from terminal_sessions import terminal
-from test_cli import ESCAPE, call, printed, refused, table
+from test_cli import ESCAPE, call, no_terminal, printed, refused, table
 from waiting import PATIENCE, wait_until
 
+__all__ = ["no_terminal"]
+
 SPACE = gymnasium.spaces.Discrete(100)
-
-
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away whatever in the surroundings would make the output look like a terminal's."""
-    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "TERM"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def record(store: el.EpisodeStore, lengths: list[int]) -> None:

@@ -12,6 +12,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import episodelake as el
+from effort import looped
 from episodelake.terminal.app import app
 from episodelake.terminal.command import BEGIN, CHECK, EXCHANGE, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
@@ -59,7 +60,7 @@ def test_help_groups_the_commands() -> None:
         assert len(line) <= 80
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@looped("command", COMMANDS)
 def test_every_command_has_examples(command: str) -> None:
     """The help describes every argument and option, --json of all but the demo and the page among them, and
     ends with examples that call the command.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import episodelake as el
+from effort import looped
 from episodelake.terminal.output.json_text import json_of
 from episodelake.terminal.reports.open_store import split_version
 from terminal_stores import RawStore, make_stores
@@ -48,7 +49,7 @@ def raw(store: RawStore, table: str) -> str:
 # info
 
 
-@pytest.mark.parametrize("kind", ["cartpole", "awkward", "agents", "images"])
+@looped("kind", ["cartpole", "awkward", "agents", "images"])
 def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -> None:
     """The sizes of the columns are the compressed sizes that the files' footers name, leaf by leaf."""
     told = said("info", stores[kind].path)
@@ -271,7 +272,7 @@ def test_names_and_ids_on_a_narrow_terminal(
 # Versions and JSON
 
 
-@pytest.mark.parametrize(
+@looped(
     ("path", "split"),
     [
         ("data/a", ("data/a", None)),

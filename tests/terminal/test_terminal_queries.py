@@ -17,6 +17,7 @@ from prompt_toolkit.document import Document
 from typer.testing import CliRunner
 
 import episodelake as el
+from effort import looped
 from episodelake.terminal.app import app
 from episodelake.terminal.reports.prompt import SqlCompleter
 from terminal_sessions import terminal
@@ -165,9 +166,8 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_prompt(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
     """Queries over several lines are answered, also after errors and one that Ctrl-C stopped; the tab key
-    completes; a result is saved; an unknown command says what there is; Ctrl-D leaves.
+    completes; Ctrl-D leaves.
     """
-    file = tmp_path / "saved.csv"
     with terminal("sql", path, **prompt) as session:
         at = session.wait_for("sql> ")
         session.type("select sum(length)\r")
@@ -196,29 +196,22 @@ def test_the_prompt(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
         for typed, answer in (
             ("describe episodes;", "episode_return"),
             ("from range(3) r(n);", " s\n"),
-            (f".save {file}", "3 rows in"),
-            (".save x.doc", ".parquet"),
-            (".dance", ".refresh"),
-            (".refresh", "3 episodes"),
         ):
             session.type(f"{typed}\r")
             at = session.wait_for("sql> ", session.wait_for(answer, at))
         session.type("\x04")
         assert session.end() == 0
-    assert file.read_text() == "n\n0\n1\n2\n"
     kept = tmp_path / "data" / "sql_history"
     assert "+select sum(length)\n+  as total from episodes;" in kept.read_text()
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.slow
-def test_the_prompt_without_a_result(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """There is nothing to save, and `.exit` leaves."""
+def test_leaving_the_prompt(path: Path, prompt: dict[str, Any]) -> None:
+    """`exit` leaves, without a semicolon."""
     with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
-        session.type(f".save {tmp_path / 'saved.csv'}\r")
-        session.wait_for("sql> ", session.wait_for("no result yet", at))
-        session.type(".exit\r")
+        session.wait_for("sql> ")
+        session.type("exit\r")
         assert session.end() == 0
 
 
@@ -234,7 +227,7 @@ def offered(completer: SqlCompleter, text: str) -> list[str]:
     return [found.text for found in completer.get_completions(Document(text), event)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "wanted"),
     [
         ("SELECT * FROM ", {"runs", "episodes", "steps", "transitions"}),

@@ -12,6 +12,7 @@ import pytest
 
 import episodelake as el
 from claimed_stores import hostile_texts, odd_rewards, raw_steps
+from effort import looped
 from episodelake.terminal.command import message_of
 from episodelake.terminal.commands.querying import _query_text
 from episodelake.terminal.output.cells import clean
@@ -80,7 +81,7 @@ def test_csv_does_not_steer_a_terminal() -> None:
         assert file.getvalue() == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "advice"),
     [
         (el.errors.StoreNotFoundError("None.", hint="create()"), "Check the path"),

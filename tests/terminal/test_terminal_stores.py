@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 
 import episodelake as el
+from effort import looped
 from object_server import new_url, shared_server
 from terminal_stores import MAKERS, RawStore, make_stores
 from test_cli import call, no_terminal, printed, refused, table
@@ -58,7 +59,7 @@ def works(kind: str, words: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", READING, ids=" ".join)
+@looped("words", READING)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_reading_commands(stores: dict[str, RawStore], kind: str, words: tuple[str, ...]) -> None:
     """Each command prints plain text and valid JSON of a store of each kind, or says what does not apply."""
@@ -110,7 +111,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", READING, ids=" ".join)
+@looped("words", READING)
 def test_commands_on_an_object_store(remote: tuple[str, list[str]], words: tuple[str, ...]) -> None:
     """The commands work on a URL, at a version too."""
     url, options = remote

@@ -106,7 +106,7 @@ NAMELESS: list[tuple[Any, dict[str, Any], str]] = [
         {},
         "map_action_inverse has the key 'plane'",
     ),
-    (el.Policy(POLICIES, initial_state=3), {}, "initial_state is int; expected a mapping"),
+    (el.Policy(POLICIES, initial_state=3), {}, "initial_state=3: expected a mapping"),
     ({**POLICIES, "tank": el.Policy(tank)}, {}, "policy is Policy, .* Wrap the whole mapping in one"),
     (POLICIES, {"autoreset_mode": "NextStep"}, "autoreset_mode"),
 ]

@@ -97,7 +97,7 @@ def strike(
     assert not found, "\n".join(map(str, found))
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("scenario", [*FOREGROUND, *COLLECTING])
 def test_an_interrupt_at_some_lines_loses_nothing(struck: Struck, scenario: str) -> None:
     """A sample of the lines that each writer and recorder executes in the thread that gets signals."""
@@ -131,7 +131,7 @@ def _lines_of(*functions: Callable[..., Any]) -> set[tuple[str, int]]:
     return found
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("scenario", "running"),
     [

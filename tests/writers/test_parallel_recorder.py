@@ -254,7 +254,7 @@ def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "nameless").exists()
     with pytest.raises(el.errors.InvalidArgumentError, match="those of a single agent"):
         el.create(tmp_path / "both", Comings(), action_space=SPACES["scout_0"][1])
-    with pytest.raises(el.errors.InvalidArgumentError, match="env is "):
+    with pytest.raises(el.errors.InvalidArgumentError, match="env="):
         el.create(tmp_path / "class", [Comings()])
     with pytest.raises(el.errors.InvalidArgumentError, match="named by text"):
         el.create(tmp_path / "numbers", agents={1: SPACES["scout_0"]})  # type: ignore[dict-item]

@@ -6,8 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
-from ...store.common.arguments import argument_names, flag, whole_number
-from ...store.errors import InvalidArgumentError
+from ...store.common.arguments import argument_names, expect, flag, whole_number
 from ...store.schema import OpenStore
 from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
 from .collection import Collection, RecordingOptions, check_options, check_store
@@ -118,8 +117,7 @@ def collect(
         KeyboardInterrupt: Ctrl-C was pressed. What was recorded is sealed, and the attribute `stats` of the
             exception has the `CollectStats` so far; it has none if a second Ctrl-C interrupted the sealing.
     """
-    if on_interrupt not in ("raise", "return"):
-        raise InvalidArgumentError(f"on_interrupt={on_interrupt!r:.100}: expected 'raise' or 'return'.")
+    expect(on_interrupt in ("raise", "return"), "on_interrupt", on_interrupt, "'raise' or 'return'")
     if recording:
         check_options(recording, argument_names(collect))
     check_store(store)

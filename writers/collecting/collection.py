@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
-from ...store.common.arguments import suggest
+from ...store.common.arguments import expect, suggest
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
 from ..recorders.choice import AnyRecorder, TeamOptions, VectorOptions, is_env, made, recorder_of
@@ -57,10 +57,9 @@ def check_options(recording: Mapping[str, Any], own: Iterable[str]) -> None:
         )
     SessionOptions(**_disk(recording))
     InfoChoice.of(recording.get("record_infos", True))
-    if not isinstance(recording.get("run"), str | None):
-        raise InvalidArgumentError(f"run={recording['run']!r}: expected text, a readable name for the run.")
-    if not isinstance(recording.get("metadata"), Mapping | None):
-        raise InvalidArgumentError(f"metadata={recording['metadata']!r}: expected a mapping.")
+    run, metadata = recording.get("run"), recording.get("metadata")
+    expect(isinstance(run, str | None), "run", run, "text, a readable name for the run")
+    expect(isinstance(metadata, Mapping | None), "metadata", metadata, "a mapping")
 
 
 def _disk(recording: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,11 +73,8 @@ def check_store(store: Any) -> None:
     Raises:
         InvalidArgumentError: it is something else.
     """
-    if store is not None and not hasattr(store, "handle"):
-        raise InvalidArgumentError(
-            f"store is {type(store).__name__}; expected an open store, as episodelake.create and "
-            "episodelake.open give it, or None to record nothing."
-        )
+    expected = "an open store, as episodelake.create and episodelake.open give it, or None to record nothing"
+    expect(store is None or hasattr(store, "handle"), "store", store, expected)
 
 
 def is_recorder(value: Any) -> TypeGuard[AnyRecorder]:
@@ -100,11 +96,8 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),
     }
-    if not is_env(env):
-        raise InvalidArgumentError(
-            f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a pool, a "
-            "recorder of one of them, an environment's id or spec, or a function that makes one."
-        )
+    expected = "an environment, a vector environment, a pool, a recorder, an id or spec, or a function"
+    expect(is_env(env), "env_or_envs", env, expected)
     return recorder_of(env, store, **arguments)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...store.common.arguments import expect
 from ...store.common.progress import check_progress, lines_instead, terminal_bar
 from ...store.errors import InvalidArgumentError
 from ..recorders.pool_recorder import is_pool
@@ -125,10 +126,8 @@ def checked_pause(render: Any) -> float | None:
     """
     if render is None or isinstance(render, bool | np.bool_):
         return 0.0 if render else None
-    if not isinstance(render, int | float | np.number) or not 0 <= render < math.inf:
-        raise InvalidArgumentError(
-            f"render={render!r}: expected True, False, or the seconds to wait after each step, at least 0."
-        )
+    valid = isinstance(render, int | float | np.number) and 0 <= render < math.inf
+    expect(valid, "render", render, "True, False, or the seconds to wait after each step, at least 0")
     return float(render)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...store.agents import AgentGroup
+from ...store.common.arguments import expect
 from ...store.errors import InvalidArgumentError
 from ..recorders.team_recorder import TeamRecorder
 from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed, read_output, without_gradients
@@ -195,10 +196,8 @@ def check_team(env: Any, config: PolicyConfig, groups: Sequence[AgentGroup]) -> 
     if not (possible and groups):
         return
     names = [group.name for group in groups]
-    if not isinstance(config.initial_state, Mapping | None):
-        raise InvalidArgumentError(
-            f"initial_state is {type(config.initial_state).__name__}; expected a mapping by agent or group."
-        )
+    valid = isinstance(config.initial_state, Mapping | None)
+    expect(valid, "initial_state", config.initial_state, "a mapping by agent or group")
     for name in ("policy", "explore", "map_action", "map_action_inverse", "initial_state"):
         value = getattr(config, name)
         wrong = [key for key in value if key not in possible + names] if isinstance(value, Mapping) else []

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...store.common.arguments import expect
 from ...store.delta.version import TableVersion
 from ...store.dynamic.column_groups import METADATA
 from ...store.dynamic.values import load_object
@@ -111,8 +112,7 @@ def with_source_key(metadata: Any, key: str | None) -> Any:
     """
     if key is None:
         return metadata
-    if not isinstance(metadata, Mapping | None):
-        raise InvalidArgumentError(f"metadata is {type(metadata).__name__}; expected a mapping.")
+    expect(isinstance(metadata, Mapping | None), "metadata", metadata, "a mapping")
     stated = (metadata or {}).get(SOURCE_KEY, key)
     if stated != key:
         raise InvalidArgumentError(
@@ -122,10 +122,8 @@ def with_source_key(metadata: Any, key: str | None) -> Any:
 
 
 def _checked(key: Any) -> str:
-    if type(key) is not str or not key or not has_utf8(key):
-        raise InvalidArgumentError(
-            f"source_key={key!r}: expected text, such as the path and number of an episode."
-        )
+    valid = type(key) is str and key and has_utf8(key)
+    expect(valid, "source_key", key, "text, such as the path and number of an episode")
     return key
 
 

@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from ...store.agents import group_agents
-from ...store.common.arguments import flag
+from ...store.common.arguments import expect, flag
 from ...store.common.compatibility import AutoresetMode
 from ...store.errors import InvalidArgumentError
 from ...store.manifest import Manifest
@@ -159,11 +159,8 @@ def spaces_of_env(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
         return pool_spaces(env)
     if isinstance(env, VectorEnv):
         return env.single_observation_space, env.single_action_space
-    if not isinstance(env, gymnasium.Env):
-        raise InvalidArgumentError(
-            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, an "
-            "environment of PettingZoo, or an environment's id."
-        )
+    expected = "a gymnasium.Env, as gymnasium.make gives it, an environment of PettingZoo, or its id"
+    expect(isinstance(env, gymnasium.Env), "env", env, expected)
     return env.observation_space, env.action_space
 
 

@@ -14,9 +14,10 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
+from ...store.common.arguments import expect
 from ...store.dynamic.values import load_json
 from ...store.environments.saving import saved_as
-from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.errors import RecorderStateError
 from ...store.journal.episodes import end_reason_of
 from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
@@ -415,11 +416,8 @@ class EnvsRecorder(EnvRecorder[BlockRows]):
             return np.zeros(1, np.int64)
         envs = np.atleast_1d(np.asarray([] if env_index is None else env_index))
         fits = envs.ndim == 1 and envs.dtype.kind in "iu" and len(envs) and len(np.unique(envs)) == len(envs)
-        if not fits or not 0 <= envs.min() <= envs.max() < count:
-            raise InvalidArgumentError(
-                f"env_index is {env_index!r}; expected the index of an environment, or several different "
-                f"ones, from 0 to {count - 1}."
-            )
+        expected = f"the index of an environment, or several different ones, from 0 to {count - 1}"
+        expect(fits and 0 <= envs.min() <= envs.max() < count, "env_index", env_index, expected)
         return envs.astype(np.int64)
 
     def _pause(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 
+from ...store.common.arguments import expect
 from ...store.errors import InvalidArgumentError
 from .vector_values import single
 
@@ -35,11 +36,9 @@ class ObservedPart:
             self._choose: Callable[[Any], Any] = choice
             return
         keys = (choice,) if isinstance(choice, str) else choice
-        if not isinstance(keys, list | tuple) or not keys or not all(isinstance(key, str) for key in keys):
-            raise InvalidArgumentError(
-                f"observation={choice!r:.200}: expected a function from the environment's observation to the "
-                "stored one, or the key or keys of a Dict space."
-            )
+        expected = "a function from an observation to the stored one, or keys of a Dict space"
+        valid = isinstance(keys, list | tuple) and keys and all(isinstance(key, str) for key in keys)
+        expect(valid, "observation", choice, expected)
         known = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
         missing = [key for key in keys if key not in known]
         if missing:

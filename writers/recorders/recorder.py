@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy import float64, ndarray
 
+from ...store.common.arguments import expect
 from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
@@ -67,11 +68,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 "A vector environment was given; a Recorder takes one environment. Use VectorRecorder, or "
                 "store.record(), which takes either."
             )
-        if not isinstance(env, gymnasium.Env):
-            raise InvalidArgumentError(
-                f"env is {type(env).__name__}; expected an environment, as gymnasium.make gives it, a vector "
-                "environment, or an environment of PettingZoo."
-            )
+        expected = "an environment, as gymnasium.make gives it, a vector environment, or one of PettingZoo"
+        expect(isinstance(env, gymnasium.Env), "env", env, expected)
         super().__init__(env)
         schema = store.handle.schema
         self._part = ObservedPart.of(env.observation_space, observation)

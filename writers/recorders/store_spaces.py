@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from ...store.common.arguments import is_integer
+from ...store.common.arguments import expect, is_integer
 from ...store.errors import InvalidArgumentError
 from ...store.spaces import own_classes
 
@@ -27,14 +27,12 @@ def spaces_of_agents(
 
         return agent_spaces(env) if pettingzoo_api(env) else {}
     spaces = gymnasium.Space
-    if not isinstance(agents, Mapping) or not all(
+    valid = isinstance(agents, Mapping) and all(
         isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(each, spaces) for each in pair)
         for pair in agents.values()
-    ):
-        raise InvalidArgumentError(
-            f"agents={agents!r}: expected a mapping from each agent's name to its observation space and its "
-            "action space."
-        )
+    )
+    expected = "a mapping from each agent's name to its observation space and its action space"
+    expect(valid, "agents", agents, expected)
     return {agent: (pair[0], pair[1]) for agent, pair in agents.items()}
 
 

@@ -22,6 +22,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from ...store.common.arguments import expect
 from ...store.environments.artifacts import (
     MOST_FILES,
     EnvBundle,
@@ -72,8 +73,8 @@ def keep_env(
         StoreAccessError: a file that the caller names cannot be kept in the store.
     """
     shelf = _ArtifactWriter(layout, files or {})
-    if isinstance(packages, str) or not isinstance(packages, Sequence):
-        raise InvalidArgumentError(f"packages={packages!r}: expected a list of names.")
+    valid = not isinstance(packages, str) and isinstance(packages, Sequence)
+    expect(valid, "packages", packages, "a list of names")
     if env is None:
         return KeptEnv(None, json.dumps(versions_of((), (), packages)), None)
     problems: list[str] = []
@@ -247,8 +248,7 @@ class _ArtifactWriter:
         self.kept: dict[str, KeptFile] = {}
         self._layout = layout
         self._names: dict[str, str] = {}
-        if not isinstance(files, Mapping):
-            raise InvalidArgumentError(f"files={files!r}: expected a mapping from names to paths.")
+        expect(isinstance(files, Mapping), "files", files, "a mapping from names to paths")
         if files:
             check_names(files)
         for name, path in files.items():

@@ -15,6 +15,7 @@ from importlib import metadata as packages
 from types import ModuleType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from ...store.common.arguments import expect
 from ...store.dynamic.values import dump_json, freeze
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.journal.episodes import timestamp_now
@@ -156,10 +157,8 @@ def run_header(
     Raises:
         InvalidArgumentError: the name is no text, or the metadata no mapping.
     """
-    if not isinstance(name, str | None):
-        raise InvalidArgumentError(f"run={name!r}: expected text, a readable name for the run.")
-    if not isinstance(metadata, Mapping | None):
-        raise InvalidArgumentError(f"metadata={metadata!r}: expected a mapping.")
+    expect(isinstance(name, str | None), "run", name, "text, a readable name for the run")
+    expect(isinstance(metadata, Mapping | None), "metadata", metadata, "a mapping")
     kept = kept or KeptEnv(None, json.dumps(versions_of((), (), ())), None)
     return RunHeader(
         run_id=new_run_id(name),

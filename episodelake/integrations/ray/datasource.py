@@ -24,7 +24,7 @@ from ray.data.block import BlockMetadata
 
 from ... import EpisodeView
 from ...errors import InvalidArgumentError
-from ...plugin import Address, suggest, whole_number
+from ...plugin import Address, expect, suggest, whole_number
 
 #: A block of whole episodes has about so many bytes at most.
 BLOCK_BYTES = 64 << 20
@@ -173,11 +173,8 @@ def check_path(path: str | PathLike[str]) -> None:
     Raises:
         InvalidArgumentError: it is in the memory of this process, or neither a path nor a URL.
     """
-    if not isinstance(path, str | PathLike):
-        raise InvalidArgumentError(
-            f"path is of the type {type(path).__name__}; expected the store's folder or URL, since every "
-            "task opens it: `store.url` of an open store. Choose episodes to read by where=."
-        )
+    expected = "the store's folder or URL, as `store.url`, since every task opens it; where= chooses episodes"
+    expect(isinstance(path, str | PathLike), "path", path, expected)
     if fspath(path).startswith("memory://"):
         raise InvalidArgumentError(f"{path!r} is in the memory of this process, which no task of Ray sees.")
 
@@ -189,8 +186,7 @@ def check_names(argument: str, names: Any) -> None:
         InvalidArgumentError: it is something else, such as a single name outside a list.
     """
     listed = isinstance(names, Collection) and not isinstance(names, str)
-    if not listed or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"{argument}={names!r:.200}: expected a list of names.")
+    expect(listed and all(isinstance(name, str) for name in names), argument, names, "a list of names")
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str], of: str) -> None:

@@ -17,6 +17,7 @@ import ray
 
 from ... import open as open_store
 from ...errors import InvalidArgumentError
+from ...plugin import expect
 from ...types import OpenEpisode
 from .datasource import check_path
 
@@ -93,10 +94,8 @@ class RecorderActor:
             SpaceMismatchError: a value does not fit; the steps before it were recorded.
         """
         episode = self._episode(episode_id)
-        if not isinstance(steps, list | tuple) or not all(isinstance(step, Mapping) for step in steps):
-            raise InvalidArgumentError(
-                f"steps={steps!r:.200}: expected a list with a dict for each step, such as [step]."
-            )
+        valid = isinstance(steps, list | tuple) and all(isinstance(step, Mapping) for step in steps)
+        expect(valid, "steps", steps, "a list with a dict for each step, such as [step]")
         with self._durable():
             for place, step in enumerate(steps):
                 try:

@@ -33,7 +33,7 @@ from ... import EpisodeStore
 from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import ImportOptions, Layout, Losses, collected
+from ...plugin import ImportOptions, Layout, Losses, collected, expect
 from ...plugin.engines import import_part, merge_stores, staging
 from ...plugin.files import Place, is_folder, scratch, sync_path
 from .datasource import check_path
@@ -330,13 +330,10 @@ def write_steps(
         DatasetError, SpaceMismatchError: rows do not make whole episodes, or do not fit the spaces; a task's
             error comes as one of Ray that is also of this class. Nothing was written.
     """
-    if not isinstance(write_id, str) or not write_id or write_id.encode(errors="ignore").decode() != write_id:
-        raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
-    if not isinstance(dataset, Dataset):
-        raise InvalidArgumentError(
-            f"dataset is of the type {type(dataset).__name__}; expected one of Ray Data, as read_steps, "
-            "ray.data.from_arrow and ray.data.from_pandas return it."
-        )
+    valid = isinstance(write_id, str) and write_id and write_id.encode(errors="ignore").decode() == write_id
+    expect(valid, "write_id", write_id, "text that names the write")
+    expected = "one of Ray Data, as read_steps, ray.data.from_arrow and ray.data.from_pandas return it"
+    expect(isinstance(dataset, Dataset), "dataset", dataset, expected)
     check_path(path)
     store = open_store(path, storage_options=storage_options)
     layout = store.handle.layout

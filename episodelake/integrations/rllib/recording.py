@@ -28,7 +28,7 @@ from ray.rllib.utils.spaces.space_utils import batch as stacked
 from ... import EpisodeStore, create
 from ... import open as open_store
 from ...errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
-from ...plugin import InfoChoice, Layout
+from ...plugin import InfoChoice, Layout, expect
 from ...types import SessionKeywords, SessionOptions, VectorRecorder
 from .recording_agents import (
     SAMPLED_ACTION,
@@ -86,11 +86,9 @@ class StoreRecorder:
         storage_options: Mapping[str, str] | None = None,
         **options: Unpack[SessionKeywords],
     ) -> None:
-        if isinstance(policy, str) or not isinstance(policy, Collection | None):
-            raise InvalidArgumentError(
-                f"policy={policy!r}: expected the outputs to record, such as ('action_logp',), or None for "
-                "all of them."
-            )
+        valid = not isinstance(policy, str) and isinstance(policy, Collection | None)
+        expected = "the outputs to record, such as ('action_logp',), or None for all of them"
+        expect(valid, "policy", policy, expected)
         SessionOptions.of(options)
         InfoChoice.of(record_infos)
         # Workers have working folders of their own.

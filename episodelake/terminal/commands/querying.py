@@ -8,6 +8,7 @@ at once.
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,7 +80,7 @@ def sql(
     Column names with a dot need double quotes: SELECT "info.x" FROM steps.
     If the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
-    from ...plugin import QuerySession, counted
+    from ...plugin import QuerySession
     from ..output.exporting import check_target, chosen_export, write_result
     from ..output.page import Page
     from ..reports.open_store import explored, open_store_at
@@ -90,26 +91,22 @@ def sql(
     page, rows = Page(), SHOWN if limit is None else limit
     # Read before the store is opened: another program may still be writing to the pipe.
     text = _query_text(query, prompt_fits=export is None)
-    if text is None:
-        # Slow to import.
-        from ..reports.prompt import run_prompt
 
-        run_prompt(page, open_store_at(path, storage), rows)
-        return
+    def run(text: str, *, name_live: bool = False) -> int:
+        """Write the result, and return the exit status."""
 
-    def answered(opened: Explored) -> int:
-        session = QuerySession(opened.store.context, keep_rows=False)
-        if export is None:
-            write_result(page, session, text, rows)
-            return 0
-        relation = session.bind(text)
-        limited = relation.limit(export.limit) if export.limit else relation
-        return session.carry_out(partial(export.write, page, limited))
+        def answered(opened: Explored) -> None:
+            with closing(QuerySession(opened.store.context, keep_rows=False)) as session:
+                write_result(page, session, text, rows, export)
 
-    written, status = explored(path, storage, answered, steps=True)
-    if export is not None and export.file is not None:
-        page.note(f"{counted(written, 'row')} in {export.file}.")
-    raise typer.Exit(status)
+        return explored(path, storage, answered, steps=True, name_live=name_live)[1]
+
+    if text is not None:
+        raise typer.Exit(run(text, name_live=True))
+    # Slow to import.
+    from ..reports.prompt import run_prompt
+
+    run_prompt(page, open_store_at(path, storage), run)
 
 
 @command(
@@ -205,7 +202,8 @@ def explore(
     if sys.stderr.isatty():
         # Loading the server may take seconds.
         print(f"Opening {clean(path)} ...", file=sys.stderr, flush=True)
-    from ...plugin import require, serve_explorer
+    from ...explorer.server import serve_explorer
+    from ...plugin import require
     from ..output.page import Page
     from ..reports.lakes import open_store_or_lake
     from ..reports.open_store import split_version

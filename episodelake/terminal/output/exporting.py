@@ -18,7 +18,7 @@ import pyarrow as pa
 import typer
 
 from ...errors import QueryError, StoreAccessError
-from ...plugin import QuerySession, size_text
+from ...plugin import QuerySession, counted, size_text
 from ...plugin.files import check_outside_stores, exists, file_state, is_file, is_folder, replacing
 from ..result import Report
 from .cells import clean, writer
@@ -202,9 +202,15 @@ def _write_parquet(batches: pa.RecordBatchReader, draft: Path) -> int:
     return rows
 
 
-def write_result(page: Page, session: QuerySession, text: str, limit: int) -> None:
-    """Carry out a query and write its result as a table of at most `limit` rows; 0 for all."""
+def write_result(page: Page, session: QuerySession, text: str, limit: int, export: Export | None) -> None:
+    """Carry out a query; write its result to its target, or as a table of at most `limit` rows (0: all)."""
     relation = session.bind(text)
+    if export is not None:
+        limited = relation.limit(export.limit) if export.limit else relation
+        written = session.carry_out(lambda: export.write(page, limited))
+        if export.file is not None:
+            page.note(f"{counted(written, 'row')} in {export.file}.")
+        return
     # One row more tells whether there are more.
     rows = session.carry_out((relation.limit(limit + 1) if limit else relation).to_arrow_table)
     page.frame(rows.slice(0, limit) if limit else rows)

@@ -1,7 +1,7 @@
 """`Page`: the output of a command, for terminals and for pipes, as text or as JSON.
 
-On a terminal a page has colour, tables that fit the window and highlighted code. Anywhere else it is plain
-text: no escape sequences, no lines drawn around things, tables separated by tabs.
+On a terminal a page has colour, and tables that fit the window. Anywhere else it is plain text: no escape
+sequences, no lines drawn around things, tables separated by tabs.
 """
 
 from __future__ import annotations
@@ -169,18 +169,6 @@ class Page:
             return
         for line in lines:
             self.raw(" " * INDENT + line)
-
-    def code(self, text: str, language: str) -> None:
-        """Write code or SQL."""
-        if self.is_terminal:
-            # Slow to import: as long as the rest of rich.
-            from rich.syntax import Syntax
-
-            syntax = Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True)
-            self._print(Padding(syntax, (0, 0, 0, INDENT)))
-        else:
-            for line in text.splitlines():
-                self.raw(" " * INDENT + line)
 
     def note(self, text: str) -> None:
         """Write a remark beside the result: on the terminal, else on standard error."""

@@ -123,7 +123,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     for question, text in QUESTIONS:
         page.line()
         page.line(question, "bold")
-        page.code(text, "sql")
+        page.block(text, "cyan")
         answers = [
             store.query(text).select(pl.lit(name).alias("store"), "*") for name, store in stores.items()
         ]
@@ -137,7 +137,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     same = _replay_all(page, path, stores)
     page.heading("5  Try next")
     for command in next_commands(path):
-        page.code(shlex.join(command), "bash")
+        page.block(shlex.join(command), "cyan")
     return same
 
 
@@ -210,7 +210,7 @@ def _record_images(page: Page, plain: EpisodeStore, path: Path) -> None:
 def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool:
     """Replay every episode, and write the verdict on the longest one of each store."""
     first = TASKS[0]
-    page.code(_replay_code(path / first.name, _longest(stores[first.name]), first.env_id), "python")
+    page.block(_replay_code(path / first.name, _longest(stores[first.name]), first.env_id), "cyan")
     rows, every = [], []
     for task in TASKS:
         env = gymnasium.make(task.env_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -73,14 +72,7 @@ def answer(page: Page, opened: Lake, text: str, export: Export | None, rows: int
     """Write the answer to a query, on a connection that sees nothing but the lake."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        relation = opened.sql(text, read_only=True)
+        opened.sql(text, read_only=True)
     for each in caught:
         report_warning(str(each.message))
-    session = opened.session()
-    if export is None:
-        write_result(page, session, text, rows)
-        return
-    limited = relation.limit(export.limit) if export.limit else relation
-    written = session.carry_out(partial(export.write, page, limited))
-    if export.file is not None:
-        page.note(f"{counted(written, 'row')} in {export.file}.")
+    write_result(page, opened.session(), text, rows, export)

@@ -6,6 +6,7 @@ candidates of completion come from the connection, so a query can use each of th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -29,35 +30,27 @@ from pygments.lexers.sql import SqlLexer
 from ... import EpisodeStore
 from ...plugin import QuerySession, counted, quote
 from ..command import message_of
-from ..output.exporting import FORMATS, Export, write_result
-from ..output.page import Page, report_error, report_warning
-from .open_store import reading_errors
+from ..output.page import Page, report_error
 
-HELP = (
-    ("QUERY ;", "run a query; it may have several lines"),
-    ("SHOW TABLES ;", "list the tables"),
-    ("DESCRIBE TABLE ;", "list the columns of a table with their types"),
-    (".save FILE", "write all rows of the last query to a .csv, .json or .parquet file"),
-    (".refresh", "go to the newest version of the store"),
-    (".exit", "leave; so does Ctrl-D"),
-)
+_LEAVE = ("exit", "quit", ".exit", ".quit")
 
 
-def run_prompt(page: Page, store: EpisodeStore, limit: int) -> None:
-    """Ask for queries and write their results until the user leaves.
+def run_prompt(page: Page, store: EpisodeStore, run: Callable[[str], object]) -> None:
+    """Ask for queries until the user leaves.
 
     Args:
         page: the output.
-        store: the store that queries read.
-        limit: the most rows of a result to show; 0 for all.
+        store: the store, for completion.
+        run: runs a query and writes its result.
     """
-    prompt = Prompt(page, store, limit)
     page.line(f"{store.url}, version {store.version}, {counted(len(store), 'episode')}.", "bold")
-    page.note("End a query with a semicolon. Tab completes, .help tells more, Ctrl-D leaves.")
+    page.note("End a query with a semicolon. SHOW TABLES; lists the tables. Tab completes, Ctrl-D leaves.")
+    with contextlib.closing(QuerySession(store.context)) as names:
+        completer = SqlCompleter(names.connection)
     session: PromptSession[str] = PromptSession(
         history=_history(),
         lexer=PygmentsLexer(SqlLexer),
-        completer=prompt.completer,
+        completer=completer,
         complete_while_typing=True,
         auto_suggest=AutoSuggestFromHistory(),
         multiline=True,
@@ -72,94 +65,26 @@ def run_prompt(page: Page, store: EpisodeStore, limit: int) -> None:
             continue
         except EOFError:
             return
-        if not prompt.answer(text):
+        if text.rstrip("; ").lower() in _LEAVE:
             return
+        if text.strip("; \n"):
+            _answer(page, text, run)
 
 
-class Prompt:
-    """Answers the lines of a prompt."""
-
-    def __init__(self, page: Page, store: EpisodeStore, limit: int) -> None:
-        self._page, self._store, self._limit = page, store, limit
-        self._last = ""
-        self._session = QuerySession(store.context)
-        self.completer = SqlCompleter(self._session.connection)
-        self._commands: dict[str, Callable[[str], None]] = {
-            ".help": self._help,
-            "help": self._help,
-            ".save": self._save,
-            ".refresh": self._refresh,
-        }
-
-    def answer(self, text: str) -> bool:
-        """Run a line; return False if the user leaves."""
-        name, _, rest = text.rstrip(";").partition(" ")
-        if name.lower() in (".exit", ".quit", "exit", "quit"):
-            return False
-        if not text.strip("; \n"):
-            return True
-        try:
-            if text.startswith(".") or name.lower() == "help":
-                self._command(name.lower(), rest.strip())
-            else:
-                self._query(text)
-        except KeyboardInterrupt:
-            report_error("Interrupted.")
-        except Exception as error:
-            message = message_of(error)
-            if message is None:
-                raise
-            report_error(message)
-        return True
-
-    def _query(self, text: str) -> None:
-        start = time.perf_counter()
-        try:
-            write_result(self._page, self._session, text, self._limit)
-        except reading_errors():
-            # Retry without the damaged files, which stay left out until `.refresh`.
-            damaged = self._store.leave_out_damaged(steps=True)
-            if not damaged:
-                raise
-            for each in damaged:
-                report_warning(each)
-            self._reconnect()
-            write_result(self._page, self._session, text, self._limit)
-        self._last = text
-        self._page.note(f"{time.perf_counter() - start:.3f} s")
-
-    def _command(self, name: str, rest: str) -> None:
-        if name in self._commands:
-            self._commands[name](rest)
-        else:
-            known = [each for each in self._commands if each.startswith(".")]
-            report_error(f"There is no {name}; there are {', '.join(known)} and .exit.")
-
-    def _help(self, _: str) -> None:
-        self._page.pairs(HELP)
-
-    def _save(self, file: str) -> None:
-        path = Path(file).expanduser()
-        format = path.suffix.removeprefix(".").lower()
-        if not self._last:
-            report_error("There is no result yet.")
-            return
-        if format not in FORMATS:
-            report_error(f"{file!r}: expected a name that ends in .csv, .json or .parquet.")
-            return
-        relation = self._session.bind(self._last)
-        rows = self._session.carry_out(lambda: Export(format, path).write(self._page, relation))
-        self._page.note(f"{counted(rows, 'row')} in {path}.")
-
-    def _refresh(self, _: str) -> None:
-        self._store.refresh()
-        self._reconnect()
-        self._page.note(f"Version {self._store.version}, {counted(len(self._store), 'episode')}.")
-
-    def _reconnect(self) -> None:
-        self._session.close()
-        self._session = QuerySession(self._store.context)
-        self.completer.look_up(self._session.connection)
+def _answer(page: Page, text: str, run: Callable[[str], object]) -> None:
+    """Run a query, and report an error in place of its result."""
+    start = time.perf_counter()
+    try:
+        run(text)
+    except KeyboardInterrupt:
+        report_error("Interrupted.")
+    except Exception as error:
+        message = message_of(error)
+        if message is None:
+            raise
+        report_error(message)
+    else:
+        page.note(f"{time.perf_counter() - start:.3f} s")
 
 
 def _history() -> History:
@@ -175,7 +100,7 @@ def _history() -> History:
 
 
 def _keys() -> KeyBindings:
-    """Enter runs what is complete: it ends with a semicolon, or is a command."""
+    """Enter runs what is complete: it ends with a semicolon, or leaves."""
     keys = KeyBindings()
 
     @keys.add("enter", filter=When(_is_complete) & ~completion_is_selected)
@@ -190,7 +115,7 @@ def _is_complete() -> bool:
     from prompt_toolkit.application import get_app
 
     text = get_app().current_buffer.text.strip()
-    return not text or text.endswith(";") or text.startswith(".") or text.lower() in ("exit", "quit", "help")
+    return not text or text.endswith(";") or text.lower() in _LEAVE
 
 
 def _continuation(width: int, line: int, wrapped: int) -> FormattedText:
@@ -210,15 +135,11 @@ class SqlCompleter(Completer):
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._names: dict[str, tuple[str, str]] = {}
-        self.look_up(connection)
-
-    def look_up(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Read the names of a connection."""
         tables, functions = QuerySession.names(connection)
         keywords = connection.execute(
             "SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY 1"
         ).fetchall()
+        self._names: dict[str, tuple[str, str]]
         self._names = {keyword: (keyword, "keyword") for (keyword,) in keywords}
         self._names |= {name: (f"{name}(", kind) for name, kind in functions.items()}
         self._names |= {name: (name, "table") for name in tables}

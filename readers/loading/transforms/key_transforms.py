@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ....store.common.arguments import is_integer, is_real, whole_number
+from ....store.common.arguments import expect, is_integer, is_real, whole_number
 from ....store.errors import InvalidArgumentError
 from ....store.names import MASK, NEXT_OBSERVATION, is_observation, next_name
 from ....store.spaces.flattening import check_flattened, flatten_values
@@ -46,8 +46,9 @@ def numeric_dtype(dtype: DTypeLike) -> str:
         numeric = np.dtype(dtype)
     except TypeError as error:
         raise InvalidArgumentError(f"dtype={dtype!r}: {error}.") from error
-    if dtype is None or numeric.kind not in "biufc":
-        raise InvalidArgumentError(f"dtype={dtype!r}: expected a dtype of numbers, such as 'float32'.")
+    expect(
+        dtype is not None and numeric.kind in "biufc", "dtype", dtype, "a dtype of numbers, such as 'float32'"
+    )
     return numeric.name
 
 
@@ -211,8 +212,7 @@ class Clip:
         """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         for name, bound in (("low", self.low), ("high", self.high)):
-            if bound is not None and not is_real(bound):
-                raise InvalidArgumentError(f"{name}={bound!r}: expected a number or None.")
+            expect(bound is None or is_real(bound), name, bound, "a number or None")
             # A scalar of numpy would give the batch its own dtype.
             object.__setattr__(self, name, bound.item() if isinstance(bound, np.generic) else bound)
         low = -math.inf if self.low is None else self.low
@@ -262,8 +262,7 @@ class OneHot:
         """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         object.__setattr__(self, "n", whole_number("n", self.n, 1))
-        if not is_integer(self.start):
-            raise InvalidArgumentError(f"start={self.start!r}: expected a whole number.")
+        expect(is_integer(self.start), "start", self.start, "a whole number")
         object.__setattr__(self, "start", int(self.start))
         object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
 
@@ -316,12 +315,9 @@ class Flatten:
 
     def __post_init__(self) -> None:
         """Check the arguments."""
-        if not isinstance(self.key, str):
-            raise InvalidArgumentError(f"key={self.key!r}: expected the name of a key.")
-        if not isinstance(self.space, gymnasium.Space):
-            raise InvalidArgumentError(
-                f"space={self.space!r}: expected a space, such as store.observation_space."
-            )
+        expect(isinstance(self.key, str), "key", self.key, "the name of a key")
+        valid = isinstance(self.space, gymnasium.Space)
+        expect(valid, "space", self.space, "a space, such as store.observation_space")
         check_flattened(self.space, self.key)
 
     def __call__(self, batch: Batch) -> Batch:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ....store.common.arguments import expect
 from ....store.errors import InvalidArgumentError
 from ...columns.specs import check_names
 from ...columns.step_arrays import StepArrays
@@ -113,8 +114,8 @@ class TransformPipeline:
         Raises:
             InvalidArgumentError: an item is no transform, or would be applied before an earlier item.
         """
-        if isinstance(transforms, EpisodeTransform) or not isinstance(transforms, Sequence):
-            raise InvalidArgumentError(f"transforms={transforms!r}: expected a list of transforms.")
+        valid = not isinstance(transforms, EpisodeTransform) and isinstance(transforms, Sequence)
+        expect(valid, "transforms", transforms, "a list of transforms")
         on_read: list[EpisodeTransform] = []
         on_batch: list[Any] = []
         modules: list[TorchModule] = []

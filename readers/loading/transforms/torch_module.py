@@ -10,7 +10,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ....store.common.arguments import whole_number
+from ....store.common.arguments import expect, whole_number
 from ....store.common.optional_packages import require
 from ....store.errors import InvalidArgumentError
 from ....store.names import MASK, is_observation
@@ -65,11 +65,9 @@ class TorchModule:
     def __post_init__(self) -> None:
         """Check the arguments."""
         torch = require("torch", "el.TorchModule")
-        if isinstance(self.module, type) or not isinstance(self._owner, torch.nn.Module):
-            raise InvalidArgumentError(
-                f"module={self.module!r:.200}: expected a torch.nn.Module or a method of one. A function "
-                "from batch to batch is a transform by itself."
-            )
+        expected = "a torch.nn.Module or a method of one; a function of a batch is a transform by itself"
+        valid = not isinstance(self.module, type) and isinstance(self._owner, torch.nn.Module)
+        expect(valid, "module", self.module, expected)
         given = self.columns
         object.__setattr__(self, "columns", dict(given) if isinstance(given, Mapping) else key_tuple(given))
         key_tuple(self._inputs)
