@@ -93,9 +93,8 @@ def _options(snapshot: Snapshot) -> dict[str, Any] | None:
 
 def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
     """Return the episodes at `positions` (None: all), in the order of the positions."""
-    frame = table_frame(snapshot, EPISODES)
     if positions is None:
-        return frame
+        return table_frame(snapshot, EPISODES)
     return positioned_episodes(snapshot, positions).drop(POSITION)
 
 

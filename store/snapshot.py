@@ -34,6 +34,7 @@ from .parquet.files import (
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
+from .tables.episode_figures import EpisodeFigures, listed_figures
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, open_tables, read_pointers, run_ids
 
@@ -256,6 +257,10 @@ class Snapshot:
     def _stops(self) -> np.ndarray:
         return np.cumsum([file.rows for file in self.episode_files], dtype=np.int64)
 
+    def listed_figures(self) -> tuple[EpisodeFigures, np.ndarray]:
+        """Return the figures of episodes that the log has, and the positions of those that it lacks."""
+        return listed_figures(self.episode_files)
+
     def row_of(self, position: int) -> tuple[TableFile, int]:
         """Return the file of episodes that holds the episode at a position, and its row there."""
         index = int(np.searchsorted(self._stops, position, side="right"))
@@ -275,8 +280,7 @@ class Snapshot:
         elif pointers is None:
             file, row = self.row_of(position)
             if file.name not in self._of_files:
-                places = self.places(EPISODES, [file])
-                self._of_files[file.name] = read_pointers(places, self.layout.root)
+                self._of_files[file.name] = read_pointers(self.places(EPISODES, [file]), self.layout.root)
             pointers = self._of_files[file.name]
         name = pointers.segments[pointers.segment[row]]
         return name, int(pointers.row_start[row]), int(pointers.row_count[row])
@@ -387,10 +391,9 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown:
-            return False
-        rows = sum(file.rows for file in self.step_files)
-        return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
+        if self.lost_segments or self._all_ends_shown:
+            return bool(self.lost_segments)
+        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
 
     @cached_property
     def _all_ends_shown(self) -> bool:

@@ -9,7 +9,7 @@ every second place (or fourth, ... or 64th) needs half (a fourth, ...) of the bl
 side.
 
 While the batches of a group are taken, a thread reads the next one. Nothing is read that lies before the
-place at which a reader begins.
+place at which a reader begins. Without a seed the first groups are small, so that the first batch comes soon.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _LANES = 64
 #: Chunks are ordered by the reversed bits of their lanes, so those of every second lane are adjacent.
 _CHUNKS = np.array([int(f"{lane:06b}"[::-1], 2) for lane in range(_LANES)])
 _BLOCKS, _CHUNK = 4, 5
+#: Without shuffling the first group has this part of the rows that a group may have.
+_FIRST_PART = 128
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,12 @@ class StreamOrder:
         units = np.concatenate([[0], np.cumsum(self.blocks.units[order])])
         groups: list[Group] = []
         start = 0
+        # Without shuffling groups change no order: the first is read soon, and each has twice as many rows.
+        most = self.group_rows if self.seed is not None else max(self.group_rows // _FIRST_PART, 1)
         while start < count:
             before = rows[start - 1] if start else 0
-            stop = max(int(np.searchsorted(rows, before + self.group_rows, side="right")), start + 1)
+            stop = max(int(np.searchsorted(rows, before + most, side="right")), start + 1)
+            most = min(2 * most, self.group_rows)
             key = None if self.seed is None else hash_words(self.seed, epoch, _CHUNK, len(groups))
             edges = units[start : stop + 1] - units[start]
             groups.append(Group(int(units[start]), order[start:stop], edges, key))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from ...store.checks import (
     LOG,
@@ -45,6 +47,7 @@ from ...store.tables.annotation_files import (
     check_marker,
     parse_annotations,
 )
+from ...store.tables.episode_figures import EpisodeFigures
 from ...store.tables.table_files import is_file_name
 from ...store.tags import read_tag, tag_files
 from .pages import NAMES, Lanes, Pages
@@ -128,6 +131,8 @@ class _Inspection:
         self._complete = False
         self._locked = locked
         self._read: set[str] = set()
+        #: What readers refuse of files, and wrong figures; reported where nothing else is wrong with them.
+        self._refused: dict[str, Findings] = {}
 
     def _blank(self, name: str) -> Listing:
         """Return an empty listing, for a table whose log cannot be read."""
@@ -173,6 +178,7 @@ class _Inspection:
         # A recovery writes the row of its run last, and then removes the journal.
         recovering = {directory.name for directory in journal_folders(*layout.journal_places)}
         # Episodes before steps, as readers do it.
+        self._refused = {}
         read = [read_listing(layout, name, findings) for name in (EPISODES, STEPS, RUNS)]
         for listing in read:
             if listing is not None:
@@ -205,8 +211,20 @@ class _Inspection:
         if not usable or len(tables) < len(groups):
             return False
         check_as_readers(listing, name, findings)
+        self._check_figures(listing.files[name], file, tables)
         self._relations.add(file, tables)
         return True
+
+    def _check_figures(self, listed: TableFile, file: str, tables: Sequence[pa.Table]) -> None:
+        """Compare the figures that the log has of a file of episodes with its rows."""
+        if listed.figures is None or not tables:
+            return
+        own = None
+        with contextlib.suppress(CorruptStoreError):
+            own = EpisodeFigures.of(pa.concat_tables(tables), self.store.schema)
+        if own is None or own != EpisodeFigures.parsed(listed.figures, listed.rows):
+            message = "The log has other figures (lengths, returns, end reasons, runs) than its episodes."
+            self._refused.setdefault(file, Findings()).add("listing", file, message)
 
     def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
         layout = self.store.layout
@@ -245,19 +263,15 @@ class _Inspection:
         names = [*self._pointed, *(name for name in self._steps.files if name not in self._pointed)]
         pages = Pages(self.store.schema, self._lanes, self.findings)
         sizes: dict[str, int | None] = {}
-        #: What readers refuse of files; reported where nothing else is wrong with them.
-        refused: dict[str, Findings] = {}
         for done, name in enumerate(names, 1):
-            self._check_segment(name, pages, sizes, refused)
+            self._check_segment(name, pages, sizes)
             progress(done, len(names))
         self._relations.report(self._lanes, sizes, self.findings)
-        for file, own in refused.items():
-            if not self.findings.about(file, f"{STEPS}/{LOG}"):
+        for file, own in self._refused.items():
+            if not self.findings.about(file, f"{file.partition('/')[0]}/{LOG}"):
                 self.findings.absorb(own)
 
-    def _check_segment(
-        self, name: str, pages: Pages, sizes: dict[str, int | None], refused: dict[str, Findings]
-    ) -> None:
+    def _check_segment(self, name: str, pages: Pages, sizes: dict[str, int | None]) -> None:
         """Read a steps file and the annotations beside it; note its size and what readers refuse of it."""
         steps, findings, own = self._steps, self.findings, Findings()
         place, file, pointed = steps.place / name, steps.file(name), name in self._pointed
@@ -273,7 +287,7 @@ class _Inspection:
             usable = check_columns(parquet, file, steps, self.store.schema.steps, findings)
             sizes[name] = rows if usable else None
             pages.read_steps(parquet, place, file, within if usable else None)
-            check_as_readers(steps, name, refused.setdefault(file, Findings()))
+            check_as_readers(steps, name, self._refused.setdefault(file, Findings()))
         for annotation, beside, file in self._beside(self._annotations, name) if pointed else ():
             self._read.add(file)
             parquet = check_file(beside, file, None, findings, NAMES)

@@ -25,6 +25,8 @@ from ..layout import checksum
 
 _PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
 _MOST_ROWS = 2**36
+#: The tag of a file of episodes with their figures.
+FIGURES = "episodelake.figures"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class NewFile:
         smallest, largest: statistics of a few columns.
         moment: its place in the order of files, as for `TableFile`; None for the end.
         size: its bytes, where it was put on an object store just now; None to look them up.
+        figures: of its episodes, as text; None to list none.
     """
 
     name: str
@@ -47,6 +50,7 @@ class NewFile:
     largest: Mapping[str, Any]
     moment: int | None = None
     size: int | None = None
+    figures: str | None = None
 
     def action(self, table: Place, moment: int) -> dict[str, Any]:
         """Return the Delta action that adds the file; `moment` is used if it has none of its own."""
@@ -67,6 +71,7 @@ class NewFile:
                 "modificationTime": moment if self.moment is None else self.moment,
                 "dataChange": True,
                 "stats": json.dumps(statistics),
+                **({} if self.figures is None else {"tags": {FIGURES: self.figures}}),
             }
         }
 
@@ -80,6 +85,7 @@ class TableFile:
         size: bytes.
         moment: milliseconds since 1970; files of a version are ordered by it.
         stats: its statistics in the log, as JSON.
+        figures: of the episodes in it, as `EpisodeFigures.text` returns them; None where the log has none.
         listed: whether the log lists it; else `stats` has rows and columns only.
     """
 
@@ -87,10 +93,11 @@ class TableFile:
     size: int
     moment: int
     stats: str | None
+    figures: str | None = None
     listed: bool = True
 
     @staticmethod
-    def of(path: Any, size: Any, moment: Any, stats: Any) -> TableFile:
+    def of(path: Any, size: Any, moment: Any, stats: Any, tags: Any) -> TableFile:
         """Return the file that an add action lists.
 
         Raises:
@@ -100,7 +107,9 @@ class TableFile:
             raise ValueError(f"it adds the file {path!r} of {size!r} bytes at {moment!r}")
         if stats is not None and type(stats) is not str:
             raise ValueError(f"the file {path!r} has the statistics {stats!r}")
-        return TableFile(unquote(path), size, moment, stats)
+        # Checkpoints have pairs.
+        figures = dict(tags or ()).get(FIGURES)
+        return TableFile(unquote(path), size, moment, stats, figures if type(figures) is str else None)
 
     @staticmethod
     def unlisted(name: str, rows: int, size: int, columns: list[str]) -> TableFile:
@@ -154,7 +163,7 @@ class TableFile:
     def as_new(self, name: str) -> NewFile:
         """Return the same content to be listed under another name, at the end."""
         counts = self._statistics().get("nullCount") or {}
-        return NewFile(name, self.rows, counts, self._known[2], self._known[3])
+        return NewFile(name, self.rows, counts, self._known[2], self._known[3], figures=self.figures)
 
     def check(self, table: Place) -> None:
         """Refuse a name that leads out of the table's folder, and impossible statistics.

@@ -64,7 +64,7 @@ PUBLISHED = "episodelake.published"
 _MOST_FOLLOWED = 100
 _PAUSE_SECONDS = 0.02
 _LOOKS = 10
-_FILE = ("path", "size", "modificationTime", "stats")
+_FILE = ("path", "size", "modificationTime", "stats", "tags")
 _CHECKPOINT_COLUMNS = ["protocol", "metaData", "txn", *(f"add.{name}" for name in _FILE)]
 _Result = TypeVar("_Result")
 
@@ -399,7 +399,13 @@ def _add_checkpoint(state: LogState, version: int) -> list[Place]:
                     state.apply(kind, content)
         # Without `drop_null`, which imports pyarrow.compute: that takes longer than opening a store.
         for chunk in rows.column("add").chunks:
-            files = zip(*(chunk.field(name).to_pylist() for name in _FILE), strict=True)
+            known = [
+                chunk.field(name).to_pylist()
+                if chunk.type.get_field_index(name) >= 0
+                else [None] * len(chunk)
+                for name in _FILE
+            ]
+            files = zip(*known, strict=True)
             for values in itertools.compress(files, _validity(chunk)):
                 state.add_file(TableFile.of(*values))
         _ = state.metadata.id

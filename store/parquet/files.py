@@ -295,7 +295,9 @@ def read_parquet(
         StoreAccessError: it may not be read, or cannot be reached.
     """
     with reading_file(place):
-        table = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
+        file = open_parquet(place, dictionaries=dictionaries)
+        # Columns of one small group are decoded sooner than they are handed to Arrow's threads.
+        table = file.read(columns and list(columns), use_threads=file.num_row_groups > 1)
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, {rows} were committed")
         return table
@@ -406,9 +408,11 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = _remote_ends.find(place, file.size).metadata if place.remote else read_footer(place)
+    end = _remote_ends.find(place, file.size) if place.remote else _read_end(place)
+    footer = end.metadata
     in_file = footer.schema.to_arrow_schema()
-    columns = frozenset(in_file.names)
+    types = dict(zip(in_file.names, in_file.types, strict=True))
+    columns = frozenset(types)
     if footer.num_rows != file.rows or columns != file.columns:
         lost = ", ".join(sorted(columns ^ file.columns)) or "none"
         raise CorruptStoreError(
@@ -421,28 +425,28 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
             f"The file {place} has the column {foreign[0]!r}, which its table lacks. The table's log is "
             "damaged."
         )
-    for column in schema:
-        if column.name in columns and in_file.field(column.name).type != column.type:
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if types.get(name, kind) != kind:
             raise CorruptStoreError(
-                f"The file {place} has {in_file.field(column.name).type} as its column {column.name!r}; the "
-                f"table has {column.type}. The file or the table's log is damaged."
+                f"The file {place} has {types[name]} as its column {name!r}; the table has {kind}. The file "
+                "or the table's log is damaged."
             )
-    _check_identity(place, file, footer)
+    _check_identity(place, file, end)
     if key is not None:
         _checked.add(key)
 
 
-def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
+def _check_identity(place: Place, file: TableFile, end: _FileEnd) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    size = file.size if place.remote else place.size()
-    if size != file.size:
+    if not place.remote and end.size != file.size:
         raise CorruptStoreError(
-            f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
-            "file has replaced it: restore it from a copy."
+            f"The file {place} has {end.size} bytes where {file.size} were committed. It is damaged, or "
+            "another file has replaced it: restore it from a copy."
         )
     for name in ("episode_id", "run_id"):
-        listed, bounds = file.bounds(name), text_bounds(footer, name)
-        if listed is not None and bounds is not None and bounds != listed:
+        listed = file.bounds(name)
+        bounds = None if listed is None else text_bounds(end.metadata, name)
+        if bounds is not None and bounds != listed:
             raise _misplaced(place, name, bounds)
 
 

@@ -144,7 +144,8 @@ class Operation:
             for name, column in zip(table.column_names, table.columns, strict=True)
             if name in standard or column.null_count < table.num_rows
         ]
-        written = write_table_file(self.episodes_place(name), table.select(kept), moment)
+        schema = self.store.schema
+        written = write_table_file(self.episodes_place(name), table.select(kept), moment, schema)
         # Its commit may come much later, and `vacuum` of another machine may take the file for a leftover.
         return replace(written, size=None)
 

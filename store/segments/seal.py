@@ -266,7 +266,8 @@ def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     listed = tables.steps.applied(run_id) >= job.segment
     segment = job.ahead.take() or _write_steps(tables, schema, job, listed=listed)
     table = _episodes_table(tables, schema, job, segment.rows)
-    episodes = write_table_file(tables.layout.table(EPISODES) / segment.rows.segment, table)
+    place = tables.layout.table(EPISODES) / segment.rows.segment
+    episodes = write_table_file(place, table, episodes_of=schema)
     if segment.file is not None:
         tables.steps.ensure_columns([*segment.columns, *segment.overflow])
         removed = _orphans(tables, job)

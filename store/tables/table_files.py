@@ -29,7 +29,9 @@ from ..files import Place
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from ..parquet.files import open_parquet, over_files, read_parquet, reading_file
 from ..parquet.writing import parquet_writer
+from ..schema import StepSchema
 from ..spaces.arrow import values_of
+from .episode_figures import EpisodeFigures
 
 _EPISODE_ROW_GROUP = 65_536
 _EPISODE_ROW_BYTES = 256
@@ -50,13 +52,16 @@ _SCHEMA = pa.schema(
 )
 
 
-def write_table_file(place: Place, table: pa.Table, moment: int | None = None) -> NewFile:
+def write_table_file(
+    place: Place, table: pa.Table, moment: int | None = None, episodes_of: StepSchema | None = None
+) -> NewFile:
     """Write rows of `episodes` or `runs` as one file, and say how to list it.
 
     Args:
         place: the file.
         table: its rows; the metadata of columns is not written.
         moment: the place of the file in the order of files; None for the end.
+        episodes_of: the schema of the store whose episodes they are; None for `runs`.
 
     Raises:
         StoreAccessError: it could not be written.
@@ -64,8 +69,9 @@ def write_table_file(place: Place, table: pa.Table, moment: int | None = None) -
     schema = pa.schema([column.remove_metadata() for column in table.schema])
     with parquet_writer(place, schema, _EPISODE_ROW_BYTES) as writer:
         writer.write_table(table.cast(schema), row_group_size=_EPISODE_ROW_GROUP)
-    smallest, largest = _bounds(table)
-    return NewFile(place.name, table.num_rows, null_counts(table), smallest, largest, moment, writer.nbytes)
+    figures = None if episodes_of is None else EpisodeFigures.of(table, episodes_of).text()
+    bounds = _bounds(table)
+    return NewFile(place.name, table.num_rows, null_counts(table), *bounds, moment, writer.nbytes, figures)
 
 
 def null_counts(table: pa.Table) -> dict[str, int]:

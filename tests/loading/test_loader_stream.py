@@ -70,6 +70,20 @@ def test_the_order_is_the_same_for_ever() -> None:
 GOLDEN = [(5, 0), (35, 0), (7, 1), (37, 2), (6, 1), (36, 2)]
 
 
+def test_an_ordered_stream_begins_with_few_files(read_groups: list[tuple[str, int]]) -> None:
+    """The first batch of a stream that is not shuffled waits for the first files only."""
+    store = _kept[0]
+    loader = stream(store, buffer_bytes=1 << 16, shuffle=False)
+    order = loader._feed.order  # pyright: ignore
+    sizes = [len(group.blocks) for group in order.groups(0)]
+    assert sizes[0] == 1 < max(sizes)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert 1 <= len({file for file, _ in read_groups}) < len(store.selection().snapshot.segments)
+    assert places(stream(store, buffer_bytes=1 << 16, shuffle=False)) == all_places(store)
+
+
 @pytest.fixture
 def read_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The row groups that are decoded from now on, as (file, number)."""

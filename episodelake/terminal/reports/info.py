@@ -1,7 +1,7 @@
 """`episodelake info`: the identity, contents, end reasons and sizes of a store.
 
-It reads a few columns of the episodes table and the footers of the other files. No step is decoded, but for
-the number of tokens of a store of rollouts.
+It reads the log, and of files of episodes without figures in the log a few columns; and the footers of some
+files. No step is decoded, but for the number of tokens of a store of rollouts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import Journals, Layout, RunEnv, TableSize, counted, size_text
+from ...plugin import Journals, Layout, RunEnv, Snapshot, TableSize, counted, size_text
 from ...types import AgentGroup
 from ..output.cells import Amount, number_text
 from ..output.page import Page
@@ -30,9 +30,10 @@ def info_of(opened: Explored) -> dict[str, Any]:
     """Return the report of `info`, as `--json` prints it."""
     store = opened.store
     snapshot = store.selection().snapshot
-    figures = store_figures(store)
+    on_disk = _on_disk(store.handle.layout)
     sizes = [TableSize.of(snapshot, table) for table in ("steps", "episodes")]
-    files, size = _on_disk(store.handle.layout)
+    _check_episodes(snapshot, on_disk, sizes[1])
+    figures = store_figures(store)
     card, lost = _card_of(store)
     rollouts, uncounted = rollout_figures(store)
     return {
@@ -43,9 +44,9 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "created": store.handle.manifest.created_at,
         "episodes": len(store),
         "transitions": sum(run["transitions"] for run in figures.runs),
-        "bytes": size,
+        "bytes": sum(on_disk.values()),
         "table_bytes": snapshot.table_bytes,
-        "files": files,
+        "files": len(on_disk),
         "returns": figures.returns,
         "lengths": figures.lengths,
         "end_reasons": figures.end_reasons,
@@ -70,10 +71,22 @@ def _card_of(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
         return None, [str(error)]
 
 
-def _on_disk(layout: Layout) -> tuple[int, int]:
-    """Return the number of files of a store and their bytes; files that vanish meanwhile do not count."""
-    sizes = [entry.size for entry in layout.root.entries(deep=True)]
-    return len(sizes), sum(sizes)
+def _on_disk(layout: Layout) -> dict[str, int]:
+    """Return the bytes of each file of a store; files that vanish meanwhile do not count."""
+    return {entry.name: entry.size for entry in layout.root.entries(deep=True)}
+
+
+def _check_episodes(snapshot: Snapshot, on_disk: Mapping[str, int], measured: TableSize) -> None:
+    """Find damaged files of episodes, which are not read where the log has their figures.
+
+    Raises:
+        CorruptStoreError: there is one; the message names it.
+    """
+    files = snapshot.episode_files
+    # Each of these is missing, or another one.
+    snapshot.places("episodes", [file for file in files if on_disk.get(f"episodes/{file.name}") != file.size])
+    if measured.damaged:
+        raise CorruptStoreError(measured.damaged[0])
 
 
 def _journals(layout: Layout) -> dict[str, Any]:

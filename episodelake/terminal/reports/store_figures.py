@@ -1,23 +1,22 @@
 """Figures of a store for `episodelake info` and `diff`.
 
-They come from a few columns of the table of episodes; those of rollouts alone read steps.
+They come from the log of episodes, and from a few columns of files that it has no figures of; those of
+rollouts alone read steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
 from ... import EpisodeStore, EpisodeView
 from ...errors import CorruptStoreError
 from ...plugin import collected, quote
 
-#: The most objectives of a reward that are reported.
-OBJECTIVES = 8
-_ASKED = ("run_id", "length", "episode_return", "end_reason")
-_OF_AGENTS = ("row_count", "agents", "agent_groups", "agent_lengths", "agent_returns")
 _REWARDS = "rewards."
 _TOKENS = """
 SELECT count(*) AS messages, coalesce(sum(len(tokens)), 0)::BIGINT AS tokens, coalesce(sum(CASE
@@ -46,22 +45,33 @@ class StoreFigures:
 
 
 def store_figures(store: EpisodeStore) -> StoreFigures:
-    """Read the columns and compute the figures.
+    """Return the figures; reads the files of episodes that the log has none of.
 
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it.
     """
     snapshot = store.selection().snapshot
-    asked = (*_ASKED, *_OF_AGENTS) if store.agent_groups else _ASKED
-    names = [name for name in asked if name in snapshot.episodes_schema.names]
-    episodes = collected(store.episodes.select(names))
-    reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
+    figures, others = snapshot.listed_figures()
+    if len(others):
+        names = figures.columns(snapshot.schema)
+        rows = collected(store[others].episodes.select(names)).to_arrow()
+        kinds = pa.schema([snapshot.episodes_schema.field(name) for name in names])
+        figures.add(figures.of(rows.cast(kinds), snapshot.schema))
+    spreads = [
+        {"lowest": each.lowest, "mean": each.mean, "highest": each.highest}
+        for each in (figures.lengths, *figures.returns)
+    ]
+    returns = [
+        {"objective": index if store.reward_shape else None, **spreads[1 + index], "nan": each.nan}
+        for index, each in enumerate(figures.returns)
+    ]
+    reasons = sorted(figures.end_reasons.items(), key=lambda item: (-item[1], item[0] or ""))
     return StoreFigures(
-        runs=_runs(store, episodes),
-        returns=_returns(store, episodes) if episodes.height else [],
-        lengths=_extremes(episodes["length"]) if episodes.height else None,
-        end_reasons=dict(reasons.rows()),
-        agents=_agents(store, episodes) if store.agent_groups else [],
+        runs=_runs(store, figures.runs),
+        returns=returns,
+        lengths=spreads[0] if len(store) else None,
+        end_reasons=dict(reasons),
+        agents=_agents(store, figures.agents, figures.agent_groups),
     )
 
 
@@ -82,53 +92,34 @@ def run_labels(store: EpisodeView) -> dict[str, str]:
     return {**dict(zip(runs["run_id"], runs["run_id"], strict=True)), **dict(unique.iter_rows())}
 
 
-def _runs(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
-    agents = bool(store.agent_groups)
-    transitions = pl.col("row_count") - pl.col("agents").list.len() if agents else pl.col("length")
-    asked = [
-        pl.len().cast(pl.Int64).alias("episodes"),
-        transitions.sum().cast(pl.Int64).alias("transitions"),
-        pl.col("length").mean().alias("mean_length"),
-    ]
-    if not store.reward_shape:
-        # Of several objectives there is no single mean.
-        asked.append(pl.col("episode_return").fill_nan(None).mean().alias("mean_return"))
-    by_run = episodes.group_by("run_id").agg(asked)
+def _runs(store: EpisodeStore, figures: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     runs = collected(store.runs.select("run_id", "name", "started_at", "ended_at"))
-    figures = runs.join(by_run, on="run_id", how="left")
-    figures = figures.with_columns(pl.col("episodes", "transitions").fill_null(0))
-    return figures.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()
+    rows = runs.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()
+    for row in rows:
+        episodes, transitions, length, *returns = figures.get(row["run_id"], [0] * 5)
+        row |= {"episodes": episodes, "transitions": transitions, "mean_length": _mean(episodes, length)}
+        row |= _mean_return(store, *returns)
+    return rows
 
 
-def _returns(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
-    """Lowest, mean and highest return, of each objective by itself where there are several."""
-    returns = episodes["episode_return"]
-    if not store.reward_shape:
-        return [{"objective": None, **_spread(returns)}]
-    count = min(store.reward_shape[0], OBJECTIVES)
-    return [{"objective": index, **_spread(returns.list.get(index))} for index in range(count)]
+def _agents(
+    store: EpisodeStore, figures: Mapping[str, Sequence[Any]], groups: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    rows = [
+        {"agent": agent, "group": groups[agent], "episodes": episodes, "transitions": transitions}
+        | _mean_return(store, *returns)
+        for agent, (episodes, transitions, *returns) in figures.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["episodes"], row["agent"]))
 
 
-def _extremes(values: pl.Series) -> dict[str, Any]:
-    return {"lowest": values.min(), "mean": values.mean(), "highest": values.max()}
+def _mean_return(store: EpisodeStore, count: int, total: float) -> dict[str, float | None]:
+    """Return the entry with the mean; of several objectives there is no single one."""
+    return {} if store.reward_shape else {"mean_return": _mean(count, total)}
 
 
-def _spread(values: pl.Series) -> dict[str, Any]:
-    """Return lowest, mean and highest without NaN, which is counted, as in `stats` and `plot`."""
-    numbers = values.drop_nans()
-    return {**_extremes(numbers), "nan": len(values) - len(numbers)}
-
-
-def _agents(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the figures of each agent, from the table of episodes."""
-    columns = {"agents": "agent", "agent_groups": "group", "agent_lengths": "transitions"}
-    asked = [pl.len().cast(pl.Int64).alias("episodes"), pl.col("transitions").sum().cast(pl.Int64)]
-    if not store.reward_shape:
-        columns["agent_returns"] = "total"
-        asked.append(pl.col("total").fill_nan(None).mean().alias("mean_return"))
-    rows = episodes.select(pl.col(old).alias(new) for old, new in columns.items()).explode(*columns.values())
-    agents = rows.drop_nulls("agent").group_by("agent").agg(pl.col("group").first(), *asked)
-    return agents.sort("episodes", "agent", descending=[True, False]).to_dicts()
+def _mean(count: int, total: float) -> float | None:
+    return total / count if count else None
 
 
 def rollout_figures(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
