@@ -96,7 +96,7 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     "two queries": (el.errors.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),
     "slice of text": (el.errors.InvalidArgumentError, "slice of positions", lambda store: store["x":"y"]),
     "slice of floats": (el.errors.InvalidArgumentError, "slice of positions", lambda store: store[1.5:3]),
-    "slice by nothing": (el.errors.InvalidArgumentError, "the step 0", lambda store: store[::0]),
+    "slice by nothing": (el.errors.InvalidArgumentError, "no step of 0", lambda store: store[::0]),
     "sample None": (el.errors.InvalidArgumentError, "n=None", lambda store: store.sample_episodes(None)),
     "sample with a text": (
         el.errors.InvalidArgumentError,

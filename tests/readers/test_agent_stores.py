@@ -393,7 +393,8 @@ def test_verify_finds_what_agents_do_not_say(
     rewrite(copied, f"episodes/{file.name}", put(column, 1, change))
     store = el.open(copied.path)
     faults = store.verify().faults
-    assert {fault.kind for fault in faults} == {kind}, faults
+    # The log has figures of the file of episodes, which other faults name already.
+    assert {fault.kind for fault in faults} == ({kind, "listing"} if kind == "rows" else {kind}), faults
     if kind == "episode":
         with pytest.raises(el.errors.CorruptStoreError):
             [episode.agents for episode in store]

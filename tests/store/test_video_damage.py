@@ -330,7 +330,7 @@ def test_memory_that_runs_out_in_lossless_frames_is_no_damage(
 BAD_ENCODINGS: dict[str, tuple[Any, tuple[int, ...], Any, str]] = {
     "a list": (["observation"], (48, 64), np.uint8, "expected a mapping"),
     "a codec": ("h264", (48, 64), np.uint8, "expected a mapping"),
-    "a codec's name": ({"observation": "h264"}, (48, 64), np.uint8, "is str; expected episodelake.Video"),
+    "a codec's name": ({"observation": "h264"}, (48, 64), np.uint8, "='h264': expected episodelake.Video"),
     "another column": ({"front": VIDEO}, (48, 64), np.uint8, "names 'front'.*Those are: observation"),
     "no column": ({5: VIDEO}, (48, 64), np.uint8, "names 5"),
     "small": ({"observation": VIDEO}, (8, 64), np.uint8, "at least 16 x 16"),

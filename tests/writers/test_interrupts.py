@@ -307,7 +307,8 @@ def test_an_unclosed_writer_is_closed_when_it_is_collected(tmp_path: Path, use: 
     assert len(store.refresh()) == 2 * before and store.verify().ok
     assert not list((tmp_path / "store" / "journal").iterdir())
     gc.collect()
-    assert _descriptors() == descriptors
+    # Those that earlier tests left may go meanwhile.
+    assert _descriptors() <= descriptors
 
 
 def test_an_unclosed_writer_that_cannot_be_sealed_leaves_its_journal(

@@ -461,10 +461,10 @@ def test_a_seal_that_meets_a_compaction(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(compaction, "journal_folders", lambda folder: [])
     write, done = sealer.write_table_file, []
 
-    def racing(place: Any, table: Any, *arguments: Any) -> Any:
+    def racing(place: Any, table: Any, *arguments: Any, **named: Any) -> Any:
         if not done and "episode_id" in table.column_names:
             done.append(el.open(store.path).compact())
-        return write(place, table, *arguments)
+        return write(place, table, *arguments, **named)
 
     monkeypatch.setattr(sealer, "write_table_file", racing)
     record(store, rows[2:], seals=True, runs=False)
