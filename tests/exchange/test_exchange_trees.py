@@ -486,6 +486,7 @@ def test_raw_folders_of_bridge(tmp_path: Path, date: str) -> None:
         assert episode.metadata["collection_metadata"] == {"environment": "toykitchen2"}
 
 
+@pytest.mark.further
 def test_files_of_arrays_lead_nowhere_else(tmp_path: Path) -> None:
     """Links to groups that make a million paths of a few groups are refused, and files of two kinds."""
     with h5py.File(tmp_path / "many.hdf5", "w") as file:

@@ -292,6 +292,7 @@ print(at)
         *(pytest.param(*kind, 1, marks=pytest.mark.further) for kind in KINDS),
     ],
 )
+@pytest.mark.further
 def test_an_overwrite_that_is_killed_leaves_the_old_or_the_new_export(
     tmp_path: Path, format: str, name: str, stride: int
 ) -> None:

@@ -60,6 +60,13 @@ DRIVER_RULES = (
     "test_what_appears_during_an_export_stays",
     "test_an_export_stays_outside_stores",
 )
+#: Rules that take seconds where reading a source does; the others show in the ordinary run that they hold.
+COSTLY_RULES = (
+    "test_damage_is_an_error_with_its_place",
+    "test_nothing_in_a_source_runs",
+    "test_names_are_no_patterns",
+    "test_memory_is_bounded",
+)
 
 
 class Sources(FormatSettings):
@@ -202,6 +209,7 @@ class TestLeRobot(Contract):
     """Folders of LeRobot v3.0."""
 
     format = "lerobot"
+    further_rules: ClassVar = COSTLY_RULES
     peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
@@ -212,6 +220,7 @@ class TestRLDS(Contract):
     """Folders of TFDS."""
 
     format = "rlds"
+    further_rules: ClassVar = COSTLY_RULES
     cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
@@ -271,6 +280,7 @@ class TestParquet(Contract):
         yield folder / "rows.parquet"
 
 
+@pytest.mark.further
 class TestCSV(Contract):
     """Tables as text."""
 
@@ -278,8 +288,6 @@ class TestCSV(Contract):
     suffix = ".csv"
     arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
     refusals = (el.errors.SpaceMismatchError,)
-    # As for `parquet`, whose reader it has; a long episode is much text.
-    further_rules: ClassVar = ("test_memory_is_bounded", *DRIVER_RULES)
 
     def cases(self) -> Sequence[Case]:
         """Of the cameras the smallest, since each pixel is a column."""
@@ -436,7 +444,7 @@ class TestManiSkill(PeerContract):
 class TestDiffusionPolicy(PeerContract):
     """Zarr stores."""
 
-    further_rules = DRIVER_RULES
+    further_rules: ClassVar = (*DRIVER_RULES, *COSTLY_RULES)
 
     format = "diffusion_policy"
 

@@ -242,6 +242,7 @@ def test_keys_are_text(key, store):
 
 
 @pytest.mark.parametrize("kept", [False, pytest.param(True, marks=pytest.mark.further)])
+@pytest.mark.further
 def test_episodes_of_a_failed_close_are_written_once(tmp_path, monkeypatch, kept):
     """Whatever call fails in a close, the same episodes sent again in the process are there once.
 

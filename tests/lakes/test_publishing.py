@@ -112,6 +112,7 @@ def test_what_is_there_stays(tmp_path: Path, target: Target, store: el.EpisodeSt
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.further
 def test_a_publication_that_fails_shows_nothing(
     tmp_path: Path, target: Target, store: el.EpisodeStore
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_pull_that_fails_goes_on(
     assert not (tmp_path / ".got.unfinished").exists()
 
 
+@pytest.mark.further
 def test_damage_is_not_taken(tmp_path: Path, target: Target, store: el.EpisodeStore) -> None:
     """A file that differs from its checksum is an error that leaves no folder, in a part too."""
     publish(store, target, "v1")
@@ -172,6 +174,7 @@ IMPOSSIBLE: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.further
 def test_hostile_lists_write_nothing(tmp_path: Path, target: Target, store: el.EpisodeStore) -> None:
     """A list with a name that leads elsewhere, or that says nothing sensible, is refused as a whole."""
     publish(store, target, "v1")

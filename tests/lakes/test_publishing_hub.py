@@ -65,6 +65,7 @@ def test_open_reads_through_the_cache(hub: FakeHub, store: el.EpisodeStore, cach
         opened.compact()
 
 
+@pytest.mark.further
 def test_a_lost_race_is_refused(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
     """A commit of another publisher in between is an error, and the next call publishes on top of it."""
     store.publish(ADDRESS, tag="v0")

@@ -828,6 +828,7 @@ def labelled_store(path: Path) -> tuple[el.EpisodeStore, list[str]]:
     return store.refresh(), store.episodes.collect()["episode_id"].to_list()
 
 
+@pytest.mark.further
 def test_labels_are_batched_and_none_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Many labels are few versions, the last value of each holds, one that the store refuses stops no other,
     and what a store that is out of reach did not take is tried again, or left in files when the queue closes.

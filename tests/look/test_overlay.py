@@ -48,6 +48,7 @@ def test_alignment(store: el.EpisodeStore, align: str) -> None:
         assert found[episode.id] == [(t - zero, value) for t, value in enumerate(episode.rewards.tolist())]
 
 
+@pytest.mark.further
 def test_first_divergence(store: el.EpisodeStore) -> None:
     """The first step at which two differ is named and marked; NaN equals NaN, and equal ones have none."""
     chart = store.plot.overlay()

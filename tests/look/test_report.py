@@ -50,6 +50,7 @@ def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) 
     assert "Return over training by run" in page.text and "cannot be shown" not in page.text
 
 
+@pytest.mark.further
 def test_a_site_has_a_page_for_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Links lead to pages with the card and a video; hostile texts do nothing, and no page has a path."""
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
@@ -102,6 +103,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(sick: el.EpisodeStore, t
     assert "Return of each episode by run" in page.text
 
 
+@pytest.mark.further
 def test_objectives_have_a_report(tmp_path: Path) -> None:
     """A store of vector rewards has panels instead of returns."""
     store = el.create(
@@ -118,6 +120,7 @@ def test_objectives_have_a_report(tmp_path: Path) -> None:
     assert "cannot be shown" not in report(store.refresh(), tmp_path).text
 
 
+@pytest.mark.further
 def test_the_command_writes_it(tmp_path: Path) -> None:
     """`episodelake report` replaces the file, and a folder that is missing is named before the work."""
     path = tmp_path / "store"

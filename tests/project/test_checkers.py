@@ -89,6 +89,7 @@ def test_learners_accept_recorders(tmp_path: Path) -> None:
         assert len(el.open(path)) and not el.open(path).verify().faults
 
 
+@pytest.mark.further
 def test_torch_takes_loaders(tmp_path: Path) -> None:
     """`torch.utils.data` takes the dataset of a loader: alone, chained, and with its workers."""
     data = pytest.importorskip("torch.utils.data")

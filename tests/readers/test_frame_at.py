@@ -28,6 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return recorded_store(tmp_path_factory.mktemp("frame-at") / "store", cameras=CAMERAS)
 
 
+@pytest.mark.further
 def test_cells_are_raw_frames(store: el.EpisodeStore) -> None:
     """Each is what the episode has, whatever rows a condition leaves and in whatever order."""
     for read_only, camera in itertools.product([False, True], CAMERAS):

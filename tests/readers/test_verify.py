@@ -589,6 +589,7 @@ def test_damage_to_files(store: el.EpisodeStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("apart", [53, pytest.param(11, marks=pytest.mark.further)])
+@pytest.mark.further
 def test_every_changed_byte_is_found_or_harmless(store: el.EpisodeStore, apart: int) -> None:
     """A changed byte of a steps file is told, unless the file still reads the same."""
     file = first_file(store, "steps")

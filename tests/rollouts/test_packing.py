@@ -139,6 +139,7 @@ def equal_batches(some: Sequence[Plain], others: Sequence[Plain]) -> bool:
     st.integers(1, 3),
     st.data(),
 )
+@pytest.mark.further
 def test_an_epoch_has_each_branch_once(
     rollouts: list[dict[str, Any]], n: int, too_long: Any, seed: int, world: int, data: st.DataObject
 ) -> None:

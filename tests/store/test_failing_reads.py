@@ -36,6 +36,7 @@ SCRIPT = Path(failing_reads.__file__)
 NAMES = list(failing_reads.READS)
 
 
+@pytest.mark.further
 def test_a_few_looks_of_a_read_may_fail(library: Path, tmp_path: Path) -> None:
     """Opening, SQL, tags and published versions, at the first look, in the middle and at the last one."""
     assert run_with(library, SCRIPT, tmp_path, 2, "episodes", "sql", "tags", "published") == []

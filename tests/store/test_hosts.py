@@ -122,6 +122,7 @@ def values(path: Path) -> list[float]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("dead", [False, True], ids=["live", "dead"])
 @pytest.mark.parametrize("mount", [SHARED, KEPT])
+@pytest.mark.further
 def test_a_journal_belongs_to_its_host_where_locks_do_not_reach(
     path: Path, started: list, mount: str, dead: bool
 ) -> None:

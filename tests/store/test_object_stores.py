@@ -366,6 +366,7 @@ def test_a_server_in_trouble_is_asked_again(shaky: ObjectBackend, proxy: FaultyP
     assert len(proxy.touched()) >= 8
 
 
+@pytest.mark.further
 def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """A read whose connection is lost is repeated; every reader gives the right data."""
     fill(shaky.create(), range(6), seal_every=3)
@@ -1122,6 +1123,7 @@ def test_a_loader_makes_few_requests(shaky: ObjectBackend, proxy: FaultyProxy, c
     assert 10 * sum(request.size for request in few) < sum(request.size for request in requests)
 
 
+@pytest.mark.further
 def test_a_commit_repeats_those_before_it(backend: ObjectBackend) -> None:
     """A reader needs the last commit only, at any version; commits of earlier releases repeat nothing."""
     store = backend.create()
@@ -1155,6 +1157,7 @@ def _batch_in_child(loader: el.Loader, answers: Connection) -> None:
         answers.send(str(error))
 
 
+@pytest.mark.further
 def test_forked_workers_of_a_stream(backend: ObjectBackend) -> None:
     """Threads of obstore do not survive a fork: workers are spawned, and a forked one raises, which hung."""
     pytest.importorskip("torch")

@@ -655,6 +655,7 @@ _REWRITES_KEEP_FRAMES: Any = [*itertools.product(SOURCES, OPERATIONS)]
 
 @pytest.mark.parametrize("cases", some(_REWRITES_KEEP_FRAMES))
 @pytest.mark.usefixtures("small_groups")
+@pytest.mark.further
 def test_rewrites_keep_frames(tmp_path: Path, cases: Any) -> None:
     """No frame changes, none is decoded, and every row group begins with a chunk."""
     for folder, (source, operation) in with_folders(cases, tmp_path):

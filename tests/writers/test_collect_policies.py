@@ -264,6 +264,7 @@ def test_what_has_no_effect_without_a_store(tmp_path: Path) -> None:
     assert len(store.refresh()) == 3
 
 
+@pytest.mark.further
 def test_workers_without_a_store() -> None:
     """Workers add up to the goal, and their reports name no runs."""
     stats = el.collect(make_varying, None, episodes=5, workers=2, seed=1)

@@ -168,6 +168,7 @@ def test_the_command_line_answers(store: el.EpisodeStore) -> None:
 
 
 @pytest.mark.parametrize("together", [24, pytest.param(1, marks=pytest.mark.further)])
+@pytest.mark.further
 def test_the_explorer_answers(store: el.EpisodeStore, names: list[str], together: int) -> None:
     """Its list, moments, charts and queries, with each column as condition and value, and many as order."""
     episodes, queries = EpisodeList(store), Queries(store)

@@ -102,6 +102,7 @@ _NO_RECOVERY_BRINGS_A_DISCARDED: Any = [
 
 
 @pytest.mark.parametrize("cases", some(_NO_RECOVERY_BRINGS_A_DISCARDED, 2))
+@pytest.mark.further
 def test_no_recovery_brings_a_discarded_episode_back(tmp_path: Path, cases: Any) -> None:
     """Whether its rows were in the journal when it was discarded or not."""
     for folder, ((kind, durability), when) in with_folders(cases, tmp_path):

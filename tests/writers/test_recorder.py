@@ -81,6 +81,7 @@ def test_infos_that_hold_iterators_or_themselves_are_recorded(tmp_path: Path) ->
     assert episode.infos[2]["before"] == 1 and episode.infos[2].keys() == info.keys()
 
 
+@pytest.mark.further
 def test_long_episodes_are_whole(tmp_path: Path) -> None:
     """An episode of tens of thousands of steps comes back whole and in order."""
     length = 33_000

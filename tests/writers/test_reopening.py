@@ -132,6 +132,7 @@ def test_another_process_continues_an_interrupted_episode(store: el.EpisodeStore
     ],
     ids=["some", "all"],
 )
+@pytest.mark.further
 def test_a_kill_leaves_the_old_episode_or_the_whole(
     store: el.EpisodeStore, tmp_path: Path, points: tuple[str, ...]
 ) -> None:

@@ -244,6 +244,7 @@ def _wrapped(rollout: Rollout, mode: AutoresetMode, *, paying: bool, first: bool
 
 
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+@pytest.mark.further
 def test_infos_of_vector_level_wrappers_stand_beside_their_step(tmp_path: Path, mode: AutoresetMode) -> None:
     """Infos that they add at the end of an episode belong to its last row, as in one-by-one rollouts."""
     callbacks: dict[str, Any] = {"statistics": lambda step: None, "listed": None, "paying": lambda step: None}
