@@ -353,7 +353,7 @@ def redrawn(part: Locator) -> Iterator[None]:
 
 
 def _picture(part: Locator) -> bytes | None:
-    """What a part looks like; None while it is put in place of an earlier one."""
+    """Take a screenshot of a part; None while the page replaces its element."""
     try:
         return part.screenshot()
     except Error as error:

@@ -108,7 +108,7 @@ def write(store: el.EpisodeStore, random: np.random.Generator, run: str) -> el.E
 
 
 def operations(random: np.random.Generator) -> dict[str, Callable[[el.EpisodeStore], Any]]:
-    """What changes a store, by name."""
+    """The operations that change a store, by name."""
 
     def killed(store: el.EpisodeStore) -> None:
         writer = write(store, random, "killed")
