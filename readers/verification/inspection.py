@@ -223,7 +223,8 @@ class _Inspection:
         with contextlib.suppress(CorruptStoreError):
             own = EpisodeFigures.of(pa.concat_tables(tables), self.store.schema)
         if own is None or own != EpisodeFigures.parsed(listed.figures, listed.rows):
-            message = "The log has other figures (lengths, returns, end reasons, runs, agents) than its episodes."
+            figures = "lengths, returns, end reasons, runs, agents"
+            message = f"The log has other figures ({figures}) than its episodes."
             self._refused.setdefault(file, Findings()).add("listing", file, message)
 
     def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
