@@ -8,15 +8,15 @@ Within a chunk the units are permuted. So a batch has units of all chunks of a g
 every second place (or fourth, ... or 64th) needs half (a fourth, ...) of the blocks: its chunks lie side by
 side.
 
-While the batches of a group are taken, a thread reads the next one. Nothing is read that lies before the
-place at which a reader begins. Without a seed the first groups are small, so that the first batch comes soon.
+The first groups of an epoch are small, so that the first batch comes soon. While the batches of a group are
+taken, threads read the next ones. Nothing is read that lies before the place at which a reader begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,8 +34,8 @@ _LANES = 64
 #: Chunks are ordered by the reversed bits of their lanes, so those of every second lane are adjacent.
 _CHUNKS = np.array([int(f"{lane:06b}"[::-1], 2) for lane in range(_LANES)])
 _BLOCKS, _CHUNK = 4, 5
-#: Without shuffling the first group has this part of the rows that a group may have.
-_FIRST_PART = 128
+#: The first group has this part of the rows that a group may have; shuffled, so many rows at least.
+_FIRST_PART, _FIRST_ROWS = 128, 1 << 14
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Group:
         count = self.stop - self.first
         shuffled = np.zeros(count, np.int32 if count < 1 << 31 else np.int64)
         keys = mix64(np.arange(_LANES, dtype=np.uint64) ^ np.uint64(self.key))
+        mixed = mix64(np.arange(-(-count // _LANES), dtype=np.uint64))
         for lane in np.unique(places % _LANES).tolist():
             start, stop = self._chunk_edges[_CHUNKS[lane] :][:2].tolist()
-            numbers = mix64(np.arange(stop - start, dtype=np.uint64))
-            # Mixing is one to one, so no two are alike, and any way of sorting gives the same.
-            shuffled[(lane - self.first) % _LANES :: _LANES] = np.argsort(mix64(numbers ^ keys[lane])) + start
+            order = _sorting(mix64(mixed[: stop - start] ^ keys[lane]))
+            shuffled[(lane - self.first) % _LANES :: _LANES] = order + start
         return shuffled
 
     def needed(self, places: np.ndarray) -> np.ndarray:
@@ -104,6 +104,16 @@ class Group:
         counts = _places_before(self.stop) - _places_before(self.first)
         # Reversing bits is its own inverse.
         return np.concatenate([[0], np.cumsum(counts[_CHUNKS])])
+
+
+def _sorting(keys: np.ndarray) -> np.ndarray:
+    """Return the numbers of some keys in their order: uint64 of which no two are alike."""
+    bits = np.uint64(len(keys).bit_length())
+    low = (np.uint64(1) << bits) - np.uint64(1)
+    # Numbers in the lowest bits of their keys are sorted in a fifth of the time of `argsort`.
+    packed = np.sort((keys & ~low) | np.arange(len(keys), dtype=np.uint64))
+    rest = packed >> bits
+    return np.argsort(keys) if (rest[1:] == rest[:-1]).any() else packed & low
 
 
 def _places_before(place: int) -> np.ndarray:
@@ -153,11 +163,13 @@ class StreamOrder:
         blocks: the blocks.
         group_rows: most rows of a group of several blocks.
         seed: of the order; None for blocks and units one after the other.
+        growing: whether the first groups are smaller; without a seed they always are, which changes no order.
     """
 
     blocks: Blocks
     group_rows: int
     seed: int | None
+    growing: bool = True
 
     @property
     def length(self) -> int:
@@ -186,8 +198,9 @@ class StreamOrder:
         units = np.concatenate([[0], np.cumsum(self.blocks.units[order])])
         groups: list[Group] = []
         start = 0
-        # Without shuffling groups change no order: the first is read soon, and each has twice as many rows.
-        most = self.group_rows if self.seed is not None else max(self.group_rows // _FIRST_PART, 1)
+        most = self.group_rows
+        if self.seed is None or self.growing:
+            most = max(most // _FIRST_PART, 1 if self.seed is None else min(_FIRST_ROWS, most))
         while start < count:
             before = rows[start - 1] if start else 0
             stop = max(int(np.searchsorted(rows, before + most, side="right")), start + 1)
@@ -241,13 +254,16 @@ class StreamFeed(Feed):
         return {"order": f"Shuffled in groups of {self.order.group_rows} rows"}
 
     def state(self) -> dict[str, Any]:
-        """See `Feed`."""
-        return {} if self.order.blocks.spans is None else {"parts": True}
+        """See `Feed`; a mark for each way in which the order differs from that of earlier versions."""
+        marks = {"parts": self.order.blocks.spans is not None}
+        marks["growing"] = self.order.seed is not None and self.order.growing
+        return {name: True for name, new in marks.items() if new}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """See `Feed`."""
         if self.other is not None and ("parts" in state) != (self.order.blocks.spans is not None):
             self.order, self.other = self.other, self.order
+        self.order = replace(self.order, growing="growing" in state)
 
     def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """See `Feed`; the last batch of a group may be completed from the next ones."""
@@ -273,19 +289,20 @@ class StreamFeed(Feed):
         return self.units.gather(read.arrays, self.keys, chosen)
 
     def _read_ahead(self, order: StreamOrder, epoch: int, places: ShardSlice) -> Iterator[ReadGroup]:
-        """Read groups, always one more than is handed out."""
+        """Read groups: always one more than is handed out, and as many as the buffer has room for."""
         threads = decoding_threads(self.source.blocks.snapshot.layout.root)
         decoding = ThreadPoolExecutor(threads, "episodelake decoding")
         # Two, so that while the last row groups of one group are decoded the next one is begun.
         ahead = ThreadPoolExecutor(2, "episodelake reading ahead")
-        coming: list[Future[ReadGroup]] = []
+        coming: list[tuple[int, Future[ReadGroup]]] = []
         try:
             for run in order.runs(epoch, places):
-                coming.append(ahead.submit(self._read, order.blocks, run, decoding))
-                if len(coming) == 2:
-                    yield coming.pop(0).result()
-            for future in coming:
-                yield future.result()
+                rows = int(order.blocks.rows[run.group.blocks].sum())
+                while len(coming) > 1 and sum(each[0] for each in coming) + rows > 2 * order.group_rows:
+                    yield coming.pop(0)[1].result()
+                coming.append((rows, ahead.submit(self._read, order.blocks, run, decoding)))
+            while coming:
+                yield coming.pop(0)[1].result()
         finally:
             # The collector may close this generator inside a lock of `threading`: no thread is joined here.
             for pool in (decoding, ahead):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from episodelake.readers.blocks import SegmentFile
+from episodelake.readers.loading.feed import ShardSlice
+from episodelake.readers.loading.stream import Group, StreamFeed, _sorting
 from loader_batches import (
     BOX,
     NESTED,
@@ -70,18 +73,46 @@ def test_the_order_is_the_same_for_ever() -> None:
 GOLDEN = [(5, 0), (35, 0), (7, 1), (37, 2), (6, 1), (36, 2)]
 
 
-def test_an_ordered_stream_begins_with_few_files(read_groups: list[tuple[str, int]]) -> None:
-    """The first batch of a stream that is not shuffled waits for the first files only."""
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_stream_begins_with_few_rows(monkeypatch: pytest.MonkeyPatch, shuffle: bool) -> None:
+    """The first batch waits for a small group; later groups are larger, and all units come once."""
+    monkeypatch.setattr("episodelake.readers.loading.stream._FIRST_ROWS", 20)
     store = _kept[0]
-    loader = stream(store, buffer_bytes=1 << 16, shuffle=False)
+    loader = stream(store, buffer_bytes=1 << 12, shuffle=shuffle)
     order = loader._feed.order  # pyright: ignore
-    sizes = [len(group.blocks) for group in order.groups(0)]
-    assert sizes[0] == 1 < max(sizes)
-    iterator = iter(loader)
-    next(iterator)
-    iterator.close()  # type: ignore[attr-defined]
-    assert 1 <= len({file for file, _ in read_groups}) < len(store.selection().snapshot.segments)
-    assert places(stream(store, buffer_bytes=1 << 16, shuffle=False)) == all_places(store)
+    rows = [int(order.blocks.rows[group.blocks].sum()) for group in order.groups(0)]
+    assert rows[0] <= 20 < max(rows) <= order.group_rows < sum(rows)
+    found = places(loader)
+    assert (found if not shuffle else sorted(found)) == all_places(store)
+    if shuffle:
+        assert found != all_places(store)
+
+
+def test_what_is_read_ahead_fits_into_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of groups that are read, or begun, and not dropped yet; small groups are all begun at once."""
+    monkeypatch.setattr("episodelake.readers.loading.stream._FIRST_ROWS", 10)
+    feed: StreamFeed = stream(_kept[0], buffer_bytes=1 << 11)._feed  # pyright: ignore
+    begun: list[Group] = []
+    read = StreamFeed._read
+
+    def noted(feed: StreamFeed, blocks: Any, run: Any, pool: Any) -> Any:
+        begun.append(run.group)
+        return read(feed, blocks, run, pool)
+
+    monkeypatch.setattr(StreamFeed, "_read", noted)
+    for place, _ in enumerate(feed.take(0, ShardSlice(0, 1, feed.length, feed.length), itertools.repeat(1))):
+        held = [group for group in begun if group.stop > place]
+        rows = sum(feed.order.blocks.rows[group.blocks].sum() for group in held)
+        assert rows <= 2 * feed.order.group_rows
+    firsts = sorted(group.first for group in begun)
+    assert firsts == [group.first for group in feed.order.groups(0)] and len(firsts) > 4
+
+
+@given(st.lists(st.integers(0, 40), unique=True, max_size=40), st.integers(0, 58))
+def test_units_are_sorted_by_their_keys(keys: list[int], shift: int) -> None:
+    """Whichever bits the keys differ in."""
+    values = np.array(keys, np.uint64) << np.uint64(shift)
+    assert _sorting(values).tolist() == np.argsort(values).tolist()
 
 
 @pytest.fixture
@@ -241,6 +272,17 @@ def test_long_episodes_are_mixed(
     again.load_state_dict(state)
     assert_identical(again, batches[5:])
     assert_identical(again, next_epoch)
+
+
+def test_states_of_groups_of_one_size_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that was saved before the first groups were smaller resumes the order that it had."""
+    loader = stream(_kept[0], buffer_bytes=1 << 12)
+    state, before = loader.state_dict(), places(loader)
+    monkeypatch.setattr("episodelake.readers.loading.stream._FIRST_ROWS", 20)
+    for marked, same in ((True, False), (False, True)):
+        loader.load_state_dict({key: value for key, value in state.items() if marked or key != "growing"})
+        assert ("growing" in loader.state_dict()) is marked
+        assert (places(loader) == before) is same
 
 
 def test_states_of_whole_episodes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
