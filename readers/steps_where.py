@@ -87,8 +87,8 @@ def _fulfilling(context: ReadContext, condition: pl.Expr) -> pl.LazyFrame:
     except pl.exceptions.PolarsError as error:
         raise _invalid(context.snapshot, str(condition), error) from error
     if kind != [pl.Boolean]:
-        found = ", ".join(map(str, kind))
-        raise QueryError(f"The condition {condition!s} gives {found}; expected one Boolean.")
+        kinds = ", ".join(map(str, kind))
+        raise QueryError(f"The condition {condition!s} gives {kinds}; expected one Boolean.")
     return frame.filter(condition)
 
 

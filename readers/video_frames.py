@@ -126,8 +126,8 @@ def _lanes(context: ReadContext, table: pl.DataFrame) -> Iterator[tuple[_Lane, p
             length = snapshot.place(position)[2] - 1
             yield _Lane(repr(episode_id), block, start, length, length + last), rows
             continue
-        found, index = context.rows.find(position)
-        lanes = lanes_of(found.slice(index, 1), snapshot.schema.groups)
+        stored, index = context.rows.find(position)
+        lanes = lanes_of(stored.slice(index, 1), snapshot.schema.groups)
         numbers = {agent: number for number, agent in enumerate(lanes.agent.to_pylist())}
         for (agent,), own in rows.group_by(AGENT_ID, maintain_order=True):
             if agent not in numbers:

@@ -186,8 +186,8 @@ def files_of(source: Any, *patterns: str) -> list[Path]:
         return []
     path = Path(source)
     if is_folder(path):
-        found = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
-        return sorted(found, key=lambda each: _natural(each.relative_to(path)))
+        files = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
+        return sorted(files, key=lambda each: _natural(each.relative_to(path)))
     return [path] if is_file(path) else []
 
 
