@@ -10,6 +10,7 @@ from polars.selectors import by_name
 
 from ..readers.frames import collected
 from ..readers.view import ReadView
+from ..store.common.arguments import known_name
 from ..store.errors import InvalidArgumentError
 
 
@@ -64,10 +65,7 @@ def split(
     store.refresh()
     column = {"episode": "episode_id", "run": "run_id"}.get(by, by) if isinstance(by, str) else ""
     known = store.context.snapshot.episodes_schema.names
-    if column not in known:
-        raise InvalidArgumentError(
-            f"Cannot split by {by!r}: expected 'episode', 'run' or a column of episodes: {', '.join(known)}."
-        )
+    known_name(column, known, f"Cannot split by {by!r}.", "Expected 'episode', 'run' or a column of episodes")
     frame = collected(store.episodes.select("episode_id", pl.col(column).alias("key")))
     keys = frame["key"].to_list()
     if shares is not None:
