@@ -24,12 +24,10 @@ def label(store: Any, episodes: int | str | ReadView, labels: Mapping[str, Any])
         ids = pl.DataFrame({"episode_id": [store[episodes].id]})
     store.refresh()
     known = store.episodes.collect_schema()
-    unknown = [name for name, value in labels.items() if value is None and name not in known]
-    if unknown:
-        there = ", ".join(name for name in store.annotations.get_column("name")) or "none"
-        raise InvalidArgumentError(
-            f"{unknown[0]}=None: there is no annotation {unknown[0]!r} to clear; there are: {there}."
-        )
+    for name, value in labels.items():
+        if value is None and name not in known:
+            problem = f"{name}=None: there is no annotation {name!r} to clear."
+            known_name(name, store.annotations.get_column("name"), problem)
     try:
         frame = ids.with_columns(
             pl.lit(value, known[name] if value is None else None).alias(name)
