@@ -606,8 +606,8 @@ class EpisodeStore(EpisodeView):
         if not dry_run:
             self.refresh()
         # What is deleted must not depend on a damaged page, which engines read unchecked.
-        found = self._with_checked_pages().filter(filter, parameters).episodes.select("episode_id")
-        ids = collected(found)["episode_id"].to_list()
+        matches = self._with_checked_pages().filter(filter, parameters).episodes.select("episode_id")
+        ids = collected(matches)["episode_id"].to_list()
         with progress_meter(progress, "Deleting", "rows") as meter:
             report = delete(self.handle, ids, dry_run=dry_run, progress=meter)
         if not dry_run:

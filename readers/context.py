@@ -18,7 +18,7 @@ import pyarrow as pa
 from ..store.agents import lanes_of
 from ..store.delta.log import TableFile
 from ..store.dynamic.columns import align_to_schema
-from ..store.errors import CorruptStoreError, InvalidArgumentError
+from ..store.errors import CorruptStoreError, InvalidArgumentError, QueryError
 from ..store.layout import EPISODES
 from ..store.parquet.files import check_listed, open_parquet, reading_file
 from ..store.snapshot import Snapshot
@@ -40,6 +40,31 @@ class SqlCondition:
     def __str__(self) -> str:
         """Return the text, and the parameters if there are some."""
         return self.text if self.parameters is None else f"{self.text} with {self.parameters!r}"
+
+    @staticmethod
+    def of(condition: object, parameters: Parameters | None, what: str) -> pl.Expr | SqlCondition:
+        """Return a condition as a caller gave it: an expression, or SQL text with its parameters.
+
+        Args:
+            condition, parameters: the arguments.
+            what: the condition, for errors, such as "a filter".
+
+        Raises:
+            QueryError: it is something else, or there are parameters for an expression.
+        """
+        if isinstance(condition, str):
+            return SqlCondition(condition, parameters)
+        given = f"{what} of type {type(condition).__name__}"
+        if parameters is not None:
+            raise QueryError(
+                f"parameters={parameters!r:.200} came with {given}; expected them with SQL text. Put the "
+                "values into the expression."
+            )
+        if not isinstance(condition, pl.Expr | SqlCondition):
+            raise QueryError(
+                f"{given[0].upper()}{given[1:]} was given; expected a Polars expression or SQL text."
+            )
+        return condition
 
 
 @dataclass(frozen=True, eq=False)

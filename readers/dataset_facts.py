@@ -31,10 +31,10 @@ def _take(metadata: dict[str, Any]) -> dict[str, Any] | None:
     keys = metadata.pop(_KEYS, None)
     if keys is None:
         return None
-    found = {key: metadata.pop(key) for key in keys if key in metadata}
+    facts = {key: metadata.pop(key) for key in keys if key in metadata}
     return {
         key: value[0] if isinstance(value, list) and len(value) == 1 and _is_nested(value[0]) else value
-        for key, value in found.items()
+        for key, value in facts.items()
     }
 
 

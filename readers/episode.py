@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..store.agents import Lanes, lanes_of
-from ..store.common.arguments import missing_attribute, suggest
+from ..store.common.arguments import known_name, missing_attribute, suggest
 from ..store.common.optional_packages import require
 from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
@@ -339,10 +339,9 @@ class MultiAgentEpisode(Episode):
         Raises:
             InvalidArgumentError: the episode has no such agent.
         """
-        if agent_id not in self._members:
-            raise InvalidArgumentError(
-                f"The episode {self.id!r} has no agent {agent_id!r}; its agents are {', '.join(self.agents)}."
-            )
+        known_name(
+            agent_id, self._members, f"The episode {self.id!r} has no agent {agent_id!r}.", "Its agents are"
+        )
         return self._members[agent_id]
 
     @cached_property

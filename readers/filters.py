@@ -221,23 +221,12 @@ def filter_episodes(
         QueryError: the condition is not valid, and the message lists the columns that are there; or it has an
             integer that the column it compares shows rounded.
     """
-    if isinstance(condition, str):
-        condition = SqlCondition(condition, parameters)
-    elif parameters is not None:
-        raise QueryError(
-            f"parameters={parameters!r:.200} came with a filter of type {type(condition).__name__}; "
-            "expected them with SQL text. Put the values into the expression."
-        )
+    condition = SqlCondition.of(condition, parameters, "a filter")
     if isinstance(condition, SqlCondition):
         positions = positions_where(context.snapshot, context.positions, condition)
-    elif isinstance(condition, pl.Expr):
+    else:
         refuse_rounded(context.snapshot, condition)
         positions = _matching(context, condition)
-    else:
-        raise QueryError(
-            f"A filter of type {type(condition).__name__} was given; expected a Polars "
-            f"expression or SQL text."
-        )
     conditions = None if context.conditions is None else (*context.conditions, condition)
     return context.choose(positions, conditions)
 

@@ -28,7 +28,7 @@ def steps_where(
 ) -> pl.LazyFrame:
     """Return the transitions that fulfil a condition; see `DescribedView.steps_where`."""
     rows = transitions_only(steps_frame(context.snapshot, context.positions))
-    asked = _checked(condition, parameters)
+    asked = SqlCondition.of(condition, parameters, "a condition on steps")
     if isinstance(asked, pl.Expr):
         return _fulfilling(context, asked).select(rows.collect_schema().names())
     schema = rows.collect_schema()
@@ -49,7 +49,7 @@ def times_where(context: ReadContext, condition: Condition) -> pl.DataFrame:
         QueryError: the condition is not valid.
         CorruptStoreError: a file of the store is damaged.
     """
-    asked = _checked(condition, None)
+    asked = SqlCondition.of(condition, None, "a condition on steps")
     if isinstance(asked, SqlCondition):
         return _times_by_sql(context, asked).rename({_TIMES: "t"})
     frame = _fulfilling(context, asked).group_by("episode_id").agg("t")
@@ -57,22 +57,6 @@ def times_where(context: ReadContext, condition: Condition) -> pl.DataFrame:
         return collect_table(context.snapshot, STEPS, frame)
     except pl.exceptions.PolarsError as error:
         raise _invalid(context.snapshot, str(asked), error) from error
-
-
-def _checked(condition: Condition, parameters: Parameters | None) -> pl.Expr | SqlCondition:
-    if isinstance(condition, str):
-        condition = SqlCondition(condition, parameters)
-    elif parameters is not None:
-        raise QueryError(
-            f"parameters={parameters!r:.200} came with a condition of type {type(condition).__name__}; "
-            "expected them with SQL text. Put the values into the expression."
-        )
-    if not isinstance(condition, pl.Expr | SqlCondition):
-        raise QueryError(
-            f"A condition on steps of type {type(condition).__name__} was given; expected a Polars "
-            "expression or SQL text, such as 'reward > 0'."
-        )
-    return condition
 
 
 def _fulfilling(context: ReadContext, condition: pl.Expr) -> pl.LazyFrame:
@@ -87,8 +71,8 @@ def _fulfilling(context: ReadContext, condition: pl.Expr) -> pl.LazyFrame:
     except pl.exceptions.PolarsError as error:
         raise _invalid(context.snapshot, str(condition), error) from error
     if kind != [pl.Boolean]:
-        found = ", ".join(map(str, kind))
-        raise QueryError(f"The condition {condition!s} gives {found}; expected one Boolean.")
+        kinds = ", ".join(map(str, kind))
+        raise QueryError(f"The condition {condition!s} gives {kinds}; expected one Boolean.")
     return frame.filter(condition)
 
 

@@ -126,14 +126,12 @@ def _lanes(context: ReadContext, table: pl.DataFrame) -> Iterator[tuple[_Lane, p
             length = snapshot.place(position)[2] - 1
             yield _Lane(repr(episode_id), block, start, length, length + last), rows
             continue
-        found, index = context.rows.find(position)
-        lanes = lanes_of(found.slice(index, 1), snapshot.schema.groups)
+        stored, index = context.rows.find(position)
+        lanes = lanes_of(stored.slice(index, 1), snapshot.schema.groups)
         numbers = {agent: number for number, agent in enumerate(lanes.agent.to_pylist())}
         for (agent,), own in rows.group_by(AGENT_ID, maintain_order=True):
-            if agent not in numbers:
-                raise InvalidArgumentError(
-                    f"The episode {episode_id!r} has no agent {agent!r}; its agents are {', '.join(numbers)}."
-                )
+            problem = f"The episode {episode_id!r} has no agent {agent!r}."
+            known_name(agent, numbers, problem, "Its agents are")
             length = int(lanes.length[numbers[agent]])
             first = start + int(lanes.offset[numbers[agent]])
             yield _Lane(f"{agent!r} in {episode_id!r}", block, first, length, length + last), own

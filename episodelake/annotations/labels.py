@@ -10,6 +10,7 @@ from polars.selectors import by_name
 
 from ..readers.frames import collected
 from ..readers.view import ReadView
+from ..store.common.arguments import known_name
 from ..store.errors import InvalidArgumentError
 
 
@@ -23,12 +24,10 @@ def label(store: Any, episodes: int | str | ReadView, labels: Mapping[str, Any])
         ids = pl.DataFrame({"episode_id": [store[episodes].id]})
     store.refresh()
     known = store.episodes.collect_schema()
-    unknown = [name for name, value in labels.items() if value is None and name not in known]
-    if unknown:
-        there = ", ".join(name for name in store.annotations.get_column("name")) or "none"
-        raise InvalidArgumentError(
-            f"{unknown[0]}=None: there is no annotation {unknown[0]!r} to clear; there are: {there}."
-        )
+    for name, value in labels.items():
+        if value is None and name not in known:
+            problem = f"{name}=None: there is no annotation {name!r} to clear."
+            known_name(name, store.annotations.get_column("name"), problem)
     try:
         frame = ids.with_columns(
             pl.lit(value, known[name] if value is None else None).alias(name)
@@ -64,10 +63,7 @@ def split(
     store.refresh()
     column = {"episode": "episode_id", "run": "run_id"}.get(by, by) if isinstance(by, str) else ""
     known = store.context.snapshot.episodes_schema.names
-    if column not in known:
-        raise InvalidArgumentError(
-            f"Cannot split by {by!r}: expected 'episode', 'run' or a column of episodes: {', '.join(known)}."
-        )
+    known_name(column, known, f"Cannot split by {by!r}.", "Expected 'episode', 'run' or a column of episodes")
     frame = collected(store.episodes.select("episode_id", pl.col(column).alias("key")))
     keys = frame["key"].to_list()
     if shares is not None:

@@ -60,10 +60,10 @@ def _trajectories(source: Any) -> Iterator[Path]:
 
 
 def _detect(source: Any) -> Match:
-    found = next(_trajectories(source), None)
-    if found is None:
+    trajectory = next(_trajectories(source), None)
+    if trajectory is None:
         return Match(f"it has no folder with {_OBSERVED} and {_ACTED}", 2, related=False)
-    return Match(f"{found.name} has {_OBSERVED} and {_ACTED}")
+    return Match(f"{trajectory.name} has {_OBSERVED} and {_ACTED}")
 
 
 class _Dataset(ForeignDataset):

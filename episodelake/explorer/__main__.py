@@ -26,9 +26,9 @@ def _opened(request: dict[str, Any]) -> EpisodeStore | Lake:
     try:
         return open_store(url, version=request["version"], storage_options=options)
     except StoreNotFoundError:
-        found = lake(url, storage_options=options)
-        found.stores()  # an error belongs to the call
-        return found
+        opened = lake(url, storage_options=options)
+        opened.stores()  # an error belongs to the call
+        return opened
 
 
 def _answer(**values: str) -> None:

@@ -306,13 +306,13 @@ class EpisodesPane:
         together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
         episodes = self.page.shown.episodes
         try:
-            found = await run.io_bound(lambda: _found(episodes, together))
+            chosen = await run.io_bound(lambda: _listed(episodes, together))
         except EpisodelakeError as error:
             self._problem.set_text(str(error))
             return False
-        if found is None:
+        if chosen is None:
             return False
-        positions, amounts = found
+        positions, amounts = chosen
         self._problem.set_text("")
         self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
@@ -444,7 +444,7 @@ class EpisodesPane:
             await self.chart()
 
 
-def _found(episodes: EpisodeList, choice: Choice) -> tuple[np.ndarray, str]:
+def _listed(episodes: EpisodeList, choice: Choice) -> tuple[np.ndarray, str]:
     """Return the positions of a choice, and how many episodes and runs these are in words."""
     positions = episodes.positions(choice)
     return positions, episodes.amounts(positions)

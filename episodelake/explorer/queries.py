@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, QueryError, StoreExistsError
-from ..plugin import QuerySession, literal, quote
+from ..plugin import QuerySession, literal, one_of, quote
 from ..plugin.files import exists, real_path
 from ..types import Lake
 
@@ -115,13 +115,12 @@ def ids_as(rows: Sequence[dict[str, Any]], kind: str) -> str:
         rows: rows of the list.
         kind: one of `FORMATS`.
     """
+    one_of("kind", kind, FORMATS)
     if kind == "txt":
         return "".join(f"{row['episode_id']}\n" for row in rows)
     kept = [{name: row[name] for name in _COLUMNS if name in row} for row in rows]
     if kind == "json":
         return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
-    if kind != "csv":
-        raise InvalidArgumentError(f"{kind!r} is no format of ids; expected one of {', '.join(FORMATS)}.")
     text = io.StringIO()
     writer = csv.DictWriter(
         text, [name for name in _COLUMNS if not kept or name in kept[0]], lineterminator="\n"

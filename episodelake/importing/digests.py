@@ -156,13 +156,13 @@ class _Level:
         items: Any = np.ascontiguousarray(self.items).reshape(-1)
         content = memoryview(items)
         spans = zip((starts * width).tolist(), (stops * width).tolist(), strict=True)
-        found = (content[start:stop] for start, stop in spans)
+        values = (content[start:stop] for start, stop in spans)
         if not self.nulls_of:
-            return found
+            return values
         counts = np.concatenate([[0], np.cumsum(self.items.any(axis=1))])
         name = f"{self.nulls_of}:".encode()
         some = (counts[stops] > counts[starts]).tolist()
-        return (name + bytes(each) if any else b"" for each, any in zip(found, some, strict=True))
+        return (name + bytes(each) if any else b"" for each, any in zip(values, some, strict=True))
 
     def grouped(self, size: int) -> _Level:
         """Return the level of rows that have so many of these rows each."""

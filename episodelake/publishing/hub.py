@@ -292,8 +292,8 @@ def datasets_of(organisation: str) -> dict[str, tuple[str, set[str]]]:
     """Return the datasets of an organisation or a user that you may see: newest commit and files, by name."""
     repository = Repository(organisation)
     with repository._guarded("list the datasets of"):
-        found = repository._api.list_datasets(author=organisation, expand=["sha", "siblings"])
+        datasets = repository._api.list_datasets(author=organisation, expand=["sha", "siblings"])
         return {
             each.id.partition("/")[2]: (str(each.sha), {file.rfilename for file in each.siblings or ()})
-            for each in found
+            for each in datasets
         }

@@ -13,6 +13,7 @@ from typing import Any
 from gymnasium import spaces
 
 from ..errors import InvalidArgumentError
+from ..plugin import expect, whole_number
 
 #: Messages of a rollout, at most.
 MOST_MESSAGES = 2**31 - 1
@@ -42,14 +43,11 @@ class Rollouts:
     def __post_init__(self) -> None:
         for name in ("tokenizer", "tokenizer_hash"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise InvalidArgumentError(f"Rollouts({name}={value!r:.100}): expected a text, or None.")
+            expect(value is None or (isinstance(value, str) and value), name, value, "a text, or None")
         for name in ("vocabulary", "context"):
             size = getattr(self, name)
-            if size is not None and (type(size) is not int or not 0 < size < 2**31):
-                raise InvalidArgumentError(
-                    f"Rollouts({name}={size!r:.100}): expected a number of tokens from 1 to 2147483647."
-                )
+            if size is not None:
+                object.__setattr__(self, name, whole_number(name, size, 1, 2**31 - 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry `rollouts` of `store.json`."""

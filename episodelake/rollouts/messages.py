@@ -116,7 +116,7 @@ def _opaque(frozen: Any) -> OpaqueValue | None:
     if isinstance(frozen, dict):
         return _opaque([*frozen, *frozen.values()])
     if isinstance(frozen, list | tuple | frozenset):
-        return next((found for each in frozen if (found := _opaque(each)) is not None), None)
+        return next((opaque for each in frozen if (opaque := _opaque(each)) is not None), None)
     return None
 
 

@@ -127,13 +127,13 @@ class Rollout:
     def paths(self) -> list[tuple[int, ...]]:
         """The numbers of the messages of each branch."""
         continued = set(self.parents)
-        found = []
+        branches = []
         for leaf in sorted(set(range(len(self._rows))) - continued):
             path = [leaf]
             while self.parents[path[-1]] >= 0:
                 path.append(self.parents[path[-1]])
-            found.append(tuple(reversed(path)))
-        return found
+            branches.append(tuple(reversed(path)))
+        return branches
 
     @cached_property
     def branches(self) -> list[Branch]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgumentError
-from ..plugin import freeze_value, whole_number
+from ..plugin import expect, freeze_value, whole_number
 from .messages import ROLE, SAMPLED, columns_of, is_models
-from .tokens import MessageTokens, TokenArguments, is_array
+from .tokens import MessageTokens, TokenArguments, check_length, is_array
 
 #: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
 FACTS = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
@@ -40,8 +40,7 @@ class RolloutFacts:
     ) -> RolloutFacts:
         """Return the facts that `write_rollout` was given; see there for the errors."""
         known = {name: _fact(name, value) for name, value in facts.items() if value is not None}
-        if not isinstance(metadata, Mapping | None):
-            raise InvalidArgumentError(f"metadata is {metadata!r:.100}; expected a mapping.")
+        expect(isinstance(metadata, Mapping | None), "metadata", metadata, "a mapping")
         # Columns know no case: a key "Group" would take the column of the group.
         taken = [str(key) for key in metadata or {} if str(key).lower() in (*FACTS, "rewards", "weights")]
         if taken:
@@ -171,15 +170,14 @@ class MessageStep:
 
 def _of_length(name: str, values: Any, count: int) -> list[Any]:
     listed = _listed(name, values)
-    if len(listed) != count:
-        raise InvalidArgumentError(f"{name} has {len(listed)} entries, and there are {count} messages.")
+    check_length(name, listed, count)
     return listed
 
 
 def _listed(name: str, values: Any) -> list[Any]:
     """Return the entries of anything that has them in an order."""
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping | Set):
-        raise InvalidArgumentError(f"{name} is {type(values).__name__}; expected a list.")
+    ordered = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping | Set)
+    expect(ordered, name, values, "a list")
     return list(values)
 
 
@@ -214,18 +212,14 @@ def _fact(name: str, value: Any) -> Any:
         return finite(name, value)
     if name in ("sample", "policy_version"):
         return whole_number(name, value, -(2**63), 2**63 - 1)
-    if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a text.")
+    expect(isinstance(value, str), name, value, "a text")
     return value
 
 
 def _named(name: str, values: Any) -> dict[str, float]:
     """Return numbers by name."""
-    if not isinstance(values, Mapping):
-        raise InvalidArgumentError(f"{name} is {values!r:.100}; expected a mapping of names to numbers.")
-    for each in values:
-        if not isinstance(each, str):
-            raise InvalidArgumentError(f"{name} has the name {each!r:.100}; expected texts.")
+    named = isinstance(values, Mapping) and all(isinstance(each, str) for each in values)
+    expect(named, name, values, "a mapping of names, as texts, to numbers")
     return {str(each): finite(f"{name}[{each!r}]", value) for each, value in values.items()}
 
 
@@ -243,6 +237,5 @@ def finite(name: str, value: Any) -> float:
         number = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
-    if not math.isfinite(number):
-        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a finite number.")
+    expect(math.isfinite(number), name, value, "a finite number")
     return number

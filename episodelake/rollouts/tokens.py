@@ -262,9 +262,14 @@ def _by_message(name: str, values: Any, count: int) -> Sequence[Any] | None:
         values = values if values.ndim == 2 else values.tolist() if values.dtype == object else ()
     if not len(values) or not all(each is None or is_array(each) for each in values):
         return None
+    check_length(name, values, count)
+    return values
+
+
+def check_length(name: str, values: Sequence[Any], count: int) -> None:
+    """Refuse a list that has not an entry for each of `count` messages."""
     if len(values) != count:
         raise InvalidArgumentError(f"{name} has {len(values)} entries, and there are {count} messages.")
-    return values
 
 
 def is_array(value: Any) -> bool:

@@ -76,11 +76,11 @@ def turns_of(rollout: Rollout) -> list[Turn]:
 def departures(rollout: Rollout) -> list[int | None]:
     """Return for each branch the last message that it shares with an earlier branch; None for none."""
     seen: set[int] = set()
-    found: list[int | None] = []
+    parents: list[int | None] = []
     for path in rollout.paths:
-        found.append(max(seen.intersection(path), default=None))
+        parents.append(max(seen.intersection(path), default=None))
         seen.update(path)
-    return found
+    return parents
 
 
 def reward_parts(metadata: Mapping[Any, Any]) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ Columns = Annotated[
         "--columns",
         "-c",
         metavar="NAMES",
-        help="Columns to show, separated by commas; may be repeated.",
+        help="Only these columns, separated by commas; may be repeated.",
         autocompletion=complete_columns,
     ),
 ]
@@ -98,10 +98,10 @@ def step_range(text: str | None) -> slice | None:
 
 
 def column_names(given: Sequence[str] | None) -> list[str] | None:
-    """Return the names of `--columns`; None where none were given."""
+    """Return the names of `--columns`, each once; None where none were given."""
     if not given:
         return None
-    return [name.strip() for part in given for name in part.split(",") if name.strip()]
+    return list(dict.fromkeys(name.strip() for part in given for name in part.split(",") if name.strip()))
 
 
 def keyed_values(given: Sequence[str], hint: str = "--option") -> dict[str, Any]:

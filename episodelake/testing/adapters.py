@@ -85,8 +85,8 @@ class RecorderAdapter(ABC):
 
     def episodes(self, store: EpisodeStore, lane: int) -> list[Any]:
         """Return the episodes of an environment in the order in which they began."""
-        found = [each for each in store if (each.env_index or 0) == lane]
-        return sorted(found, key=lambda each: (each.run_id, each.number))
+        episodes = [each for each in store if (each.env_index or 0) == lane]
+        return sorted(episodes, key=lambda each: (each.run_id, each.number))
 
     def lane_infos(self, lane: int) -> Sequence[Mapping[Any, Any]]:
         """Return the infos that an environment gives in turn."""

@@ -91,8 +91,8 @@ class Backend:
         """Return the rows of a table of a store as DuckDB reads it without the library."""
         connection = _connection().cursor()
         connection.register("rows", self._table(table, name).to_pyarrow_dataset())
-        (found,) = connection.execute("select count(*) from rows").fetchone() or (0,)
-        return found
+        (count,) = connection.execute("select count(*) from rows").fetchone() or (0,)
+        return count
 
     def _table(self, table: str, name: str) -> DeltaTable:
         options = None if self.storage_options is None else dict(self.storage_options)

@@ -65,14 +65,14 @@ def script(
         lengths: transitions of each episode.
         infos, rewards: are taken in turn.
     """
-    random, found = np.random.default_rng(seed), []
+    random, episodes = np.random.default_rng(seed), []
     for space in (observation_space, action_space):
         space.seed(seed)
     each_info, each_reward = itertools.cycle(infos), itertools.cycle(rewards)
     for number, length in enumerate(lengths):
         flags = [False] * (length - 1)
         ending = number % 3
-        found.append(
+        episodes.append(
             PlayedEpisode(
                 [extreme_value(observation_space, random) for _ in range(length + 1)],
                 [dict(next(each_info)) for _ in range(length + 1)],
@@ -82,7 +82,7 @@ def script(
                 [*flags, ending != 0],
             )
         )
-    return found
+    return episodes
 
 
 class ScriptedEnv(gymnasium.Env):
@@ -182,21 +182,21 @@ class ScriptedEnv(gymnasium.Env):
 
 def plain_loop(env: ScriptedEnv, transitions: int, seed: int | None = None) -> list[PlayedEpisode]:
     """Play an environment by a plain loop for so many steps; return copies of all that it saw."""
-    found: list[PlayedEpisode] = []
+    episodes: list[PlayedEpisode] = []
     while transitions > 0:
-        observation, info = env.reset(seed=None if found else seed)
-        found.append(PlayedEpisode([own(observation)], [own(info)], seed=None if found else seed))
-        while transitions > 0 and not found[-1].done:
+        observation, info = env.reset(seed=None if episodes else seed)
+        episodes.append(PlayedEpisode([own(observation)], [own(info)], seed=None if episodes else seed))
+        while transitions > 0 and not episodes[-1].done:
             action = env.action()
-            found[-1].actions.append(own(action))
+            episodes[-1].actions.append(own(action))
             observation, reward, terminated, truncated, info = env.step(action)
-            found[-1].observations.append(own(observation))
-            found[-1].rewards.append(own(reward))
-            found[-1].terminations.append(bool(terminated))
-            found[-1].truncations.append(bool(truncated))
-            found[-1].infos.append(own(info))
+            episodes[-1].observations.append(own(observation))
+            episodes[-1].rewards.append(own(reward))
+            episodes[-1].terminations.append(bool(terminated))
+            episodes[-1].truncations.append(bool(truncated))
+            episodes[-1].infos.append(own(info))
             transitions -= 1
-    return found
+    return episodes
 
 
 def assert_recorded(episode: Any, plain: PlayedEpisode, env: gymnasium.Env) -> None:
@@ -235,5 +235,5 @@ def check_outcomes(episode: Any, plain: PlayedEpisode) -> None:
 def assert_infos(stored: Sequence[Any], plain: Sequence[Any]) -> None:
     """Fail unless each info came back as it must."""
     assert len(stored) == len(plain)
-    for t, (found, true) in enumerate(zip(stored, plain, strict=True)):
-        assert same_info(found, true), f"info {t}: {found!r} instead of {true!r}"
+    for t, (stored_info, true) in enumerate(zip(stored, plain, strict=True)):
+        assert same_info(stored_info, true), f"info {t}: {stored_info!r} instead of {true!r}"

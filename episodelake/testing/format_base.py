@@ -96,8 +96,8 @@ class FormatSettings:
     @property
     def reader(self) -> str | None:
         """The name of the format that reads it; None if it cannot be imported."""
-        found = find_format("sources", self.format)
-        return None if found is None else found.name
+        format = find_format("sources", self.format)
+        return None if format is None else format.name
 
     @property
     def sampled(self) -> bool:
@@ -169,8 +169,8 @@ def delete(path: Path) -> None:
 
 def files_of(source: Path) -> list[Path]:
     """Return the files of a source, without the mark of an export."""
-    found = [source] if source.is_file() else sorted(each for each in source.rglob("*") if each.is_file())
-    return [each for each in found if each.name != ".episodelake-export.json"]
+    files = [source] if source.is_file() else sorted(each for each in source.rglob("*") if each.is_file())
+    return [each for each in files if each.name != ".episodelake-export.json"]
 
 
 def copied(source: Path, folder: Path) -> Path:

@@ -133,16 +133,16 @@ _GROUPS = ("info", "policy", "extra", "metadata", "options")
 
 def _every_value() -> dict[tuple[str, str], Any]:
     """Return the values that an episode can have, by group and name."""
-    found: dict[tuple[str, str], Any] = {}
+    values: dict[tuple[str, str], Any] = {}
     for group in _GROUPS[:3]:
         # Own columns have no names that others may have.
         prefix = "own " if group == "extra" else ""
-        found |= {(group, f"{prefix}{name}"): value for name, value in STEP_VALUES.items()}
-        found |= {(group, f"{prefix}{name}"): STEP_VALUES["float"] for name in ODD_NAMES}
-    found["extra", "task"] = STEP_VALUES["text"]
+        values |= {(group, f"{prefix}{name}"): value for name, value in STEP_VALUES.items()}
+        values |= {(group, f"{prefix}{name}"): STEP_VALUES["float"] for name in ODD_NAMES}
+    values["extra", "task"] = STEP_VALUES["text"]
     for group in _GROUPS[3:]:
-        found |= {(group, name): value for name, value in FACTS.items()}
-    return found
+        values |= {(group, name): value for name, value in FACTS.items()}
+    return values
 
 
 def _arguments(values: Mapping[tuple[str, str], Any], index: int, length: int) -> dict[str, Any]:

@@ -169,8 +169,8 @@ class ImportRules(FormatSettings):
                 },
             }
             for rule, counts in expected.items():
-                found = {what: reports[rule].lost.get(what, 0) for what in counts}
-                check(found == counts, f"{source.name}, last_observation={rule!r}: {found}, not {counts}")
+                lost = {what: reports[rule].lost.get(what, 0) for what in counts}
+                check(lost == counts, f"{source.name}, last_observation={rule!r}: {lost}, not {counts}")
 
     def test_tables_of_wider_types_are_the_same(self, tmp_path: Path) -> None:
         """Parquet files that were rewritten with large lists and texts, as Polars writes them."""

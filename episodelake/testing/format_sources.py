@@ -117,8 +117,8 @@ class SourceRules(FormatSettings):
                 if name not in self.odd_names:
                     report = self._read(folder / f"{name}{suffix}", tmp_path / "into")
                     check(report.format == self.reader, f"{name}: {report.reason}")
-                    found = steps_of(tmp_path / "into")
-                    check(found == steps_of(tmp_path / "expected"), f"{name}: other episodes")
+                    imported = steps_of(tmp_path / "into")
+                    check(imported == steps_of(tmp_path / "expected"), f"{name}: other episodes")
                     delete(tmp_path / "into")
             return
 

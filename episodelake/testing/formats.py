@@ -47,11 +47,11 @@ class FormatContract(ImportRules, ExportRules, SourceRules):
         for number, options in enumerate(self.exports if self.sampled or self.writes else ()):
             for case in self.cases():
                 try:
-                    found = [*self._round_trip(case, tmp_path / str(number), options)]
+                    differences = [*self._round_trip(case, tmp_path / str(number), options)]
                 except Exception as error:
                     error.add_note(f"The case: {case.name} {dict(options)}. {_REFUSE}")
                     raise
-                problems += [f"{case.name} {dict(options)}: {each}" for each in found]
+                problems += [f"{case.name} {dict(options)}: {each}" for each in differences]
         more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         check(not problems, "\n".join(problems[:_SHOWN]) + f"{more}\n{_DECLARE}")
 
@@ -64,9 +64,9 @@ class FormatContract(ImportRules, ExportRules, SourceRules):
             lost = store.export(target, format=self.format, **self.exports[0]).lost
             report = import_dataset(target, tmp_path / f"again-{number}", **self._words(store, lost))
             again, both = open_store(tmp_path / f"again-{number}"), {**lost, **report.lost}
-            found = [each for each in unlike(store, [*again]) if not self.allows(each)]
-            found = [each for each in found if not each.is_named_by(both)]
-            check(not found, f"{source.name}: {[*map(str, found)]}; lost: {both}")
+            differences = [each for each in unlike(store, [*again]) if not self.allows(each)]
+            differences = [each for each in differences if not each.is_named_by(both)]
+            check(not differences, f"{source.name}: {[*map(str, differences)]}; lost: {both}")
             named = {"run", "run_metadata"} & {*again[0].metadata} - {*store[0].metadata}
             check(not named, f"{source.name}: {named} of an import")
             kept = all(plain(again.card.get(key)) == plain(value) for key, value in store.card.items())

@@ -48,13 +48,13 @@ class Recording:
 
     def pairs(self) -> list[tuple[int, Any, PlayedEpisode]]:
         """Return lane, stored episode and truth of every episode; fail unless there are as many of both."""
-        found: list[tuple[int, Any, PlayedEpisode]] = []
+        pairs: list[tuple[int, Any, PlayedEpisode]] = []
         for lane, env in enumerate(self.envs):
             stored, true = self.adapter.episodes(self.store, lane), env.recorded()
             assert len(stored) == len(true), f"{len(stored)} episodes of environment {lane}, not {len(true)}"
-            found += [(lane, episode, rollout) for episode, rollout in zip(stored, true, strict=True)]
-        assert found
-        return found
+            pairs += [(lane, episode, rollout) for episode, rollout in zip(stored, true, strict=True)]
+        assert pairs
+        return pairs
 
     def check(self, *, verified: bool = False) -> None:
         """Fail unless the store has exactly what the environments showed, and is sound if it is verified."""
@@ -213,9 +213,9 @@ class RecorderContract:
         store = self.adapter.create(tmp_path / "store", envs[0], reward_shape=(2,))
         with self.adapter.open(store, envs) as driver:
             play(driver, envs, 2)
-        found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
-        assert all(episode.rewards.shape == (len(episode), 2) for _, episode, _ in found.pairs())
+        recording = Recording(store.refresh(), envs, self.adapter)
+        recording.check()
+        assert all(episode.rewards.shape == (len(episode), 2) for _, episode, _ in recording.pairs())
 
     def test_values_that_are_logged_stand_beside_their_observation(self, tmp_path: Path) -> None:
         """Policy values belong to the row that was current, are copied, and are absent elsewhere."""
@@ -237,13 +237,13 @@ class RecorderContract:
                 for each in values:
                     overwrite(each)
                 driver.step()
-        found = Recording(store.refresh(), envs, self.adapter)
+        recording = Recording(store.refresh(), envs, self.adapter)
         for lane in range(len(envs)):
-            for number, episode in enumerate(self.adapter.episodes(found.store, lane)):
+            for number, episode in enumerate(self.adapter.episodes(recording.store, lane)):
                 for t in range(episode.length + 1):
                     with case(f"environment {lane}, episode {number}, row {t}"):
                         assert same_info(logged_row(episode.policy, t), expected[lane].get((number, t), {}))
-        found.check()
+        recording.check()
 
     def test_seeds_of_any_size_come_back(self, tmp_path: Path) -> None:
         """A seed is kept exactly as a plain int, however wide, and 0 is a seed like any other."""
@@ -326,9 +326,9 @@ class RecorderContract:
                     self._refused(store, envs, what)
             # The first of them has all its steps, the others those before the one that was refused.
             for lane in range(len(envs)):
-                found = sorted(self.adapter.episodes(store.refresh(), lane), key=len)
-                assert all(len(episode) <= 3 for episode in found[:-1])
-                assert all(exact == max(episode.rewards) or len(episode) < 2 for episode in found)
+                episodes = sorted(self.adapter.episodes(store.refresh(), lane), key=len)
+                assert all(len(episode) <= 3 for episode in episodes[:-1])
+                assert all(exact == max(episode.rewards) or len(episode) < 2 for episode in episodes)
 
     # Ends
 
@@ -344,9 +344,9 @@ class RecorderContract:
         driver.close()
         driver.close()
         assert len(watcher) == 0 and watcher.steps.collect().height == 0
-        found = Recording(watcher.refresh(), envs, self.adapter)
-        found.check(verified=True)
-        assert {episode.end_reason for _, episode, _ in found.pairs()} == {"cut"}
+        recording = Recording(watcher.refresh(), envs, self.adapter)
+        recording.check(verified=True)
+        assert {episode.end_reason for _, episode, _ in recording.pairs()} == {"cut"}
 
     def test_a_reset_in_the_middle_cuts(self, tmp_path: Path) -> None:
         """A reset ends running episodes as cut; its seed and options are kept, without a step nothing is."""
@@ -360,10 +360,10 @@ class RecorderContract:
                 for _ in range(seed % 3):
                     driver.step()
             driver.reset()
-        found = Recording(store.refresh(), envs, self.adapter)
-        found.check(verified=True)
-        rows = sum(len(rollout.actions) + 1 for _, _, rollout in found.pairs())
-        assert found.store.steps.collect().height == rows
+        recording = Recording(store.refresh(), envs, self.adapter)
+        recording.check(verified=True)
+        rows = sum(len(rollout.actions) + 1 for _, _, rollout in recording.pairs())
+        assert recording.store.steps.collect().height == rows
         for lane, env in enumerate(envs):
             stepped = [number for number, rollout in enumerate(env.history) if rollout.actions]
             for episode, number in zip(self.adapter.episodes(store, lane), stepped, strict=True):

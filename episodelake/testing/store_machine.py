@@ -297,8 +297,8 @@ class StoreMachine(RuleBasedStateMachine):
         shown.labels.add(name)
         # The part of an only episode may go back; see `EpisodeStore.split`.
         many = len(shown.episodes) > 1
-        for model, found in zip(shown.episodes, self.store, strict=True):
-            part = found.annotations[name]
+        for model, episode in zip(shown.episodes, self.store, strict=True):
+            part = episode.annotations[name]
             assert part in ("a", "b")
             assert not many or len(shown.episodes) < 8 or model.labels.get(name) in (None, part)
             model.labels[name] = part

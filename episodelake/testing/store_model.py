@@ -133,22 +133,22 @@ class ModelEpisode:
             "seed": self.number,
         }
 
-    def check(self, found: Episode) -> None:
+    def check(self, episode: Episode) -> None:
         """Fail unless an episode of a store is this one."""
         length = self.length
-        assert found.id == self.episode_id
+        assert episode.id == self.episode_id
         expected = [observation(self.number, t) for t in range(length + 1)]
-        assert same(found.observations, stack(OBSERVATION, expected)), f"observations of {found.id}"
-        assert found.actions.tolist() == [(self.number + t) % 10 for t in range(length)]
-        assert same(found.rewards, np.array(self.rewards, np.float64)), f"rewards of {found.id}"
-        for flags, last in zip((found.terminations, found.truncations), self.ended, strict=True):
+        assert same(episode.observations, stack(OBSERVATION, expected)), f"observations of {episode.id}"
+        assert episode.actions.tolist() == [(self.number + t) % 10 for t in range(length)]
+        assert same(episode.rewards, np.array(self.rewards, np.float64)), f"rewards of {episode.id}"
+        for flags, last in zip((episode.terminations, episode.truncations), self.ended, strict=True):
             assert flags.tolist() == [False] * (length - 1) + [last]
-        assert same_info(found.infos, self.infos), f"{found.infos} is not {self.infos}"
-        assert same_info(found.metadata, self.metadata), f"{found.metadata} is not {self.metadata}"
-        assert list(found.policy["p"]) == [t / 2 for t in range(length)]
-        assert list(found.extra["height"]) == list(range(length + 1))
-        assert (found.seed, found.length, found.end_reason) == (self.number, length, self.end_reason)
-        assert same(np.asarray(found.episode_return), np.asarray(sum(self.rewards)))
+        assert same_info(episode.infos, self.infos), f"{episode.infos} is not {self.infos}"
+        assert same_info(episode.metadata, self.metadata), f"{episode.metadata} is not {self.metadata}"
+        assert list(episode.policy["p"]) == [t / 2 for t in range(length)]
+        assert list(episode.extra["height"]) == list(range(length + 1))
+        assert (episode.seed, episode.length, episode.end_reason) == (self.number, length, self.end_reason)
+        assert same(np.asarray(episode.episode_return), np.asarray(sum(self.rewards)))
 
 
 @dataclass
@@ -190,10 +190,10 @@ class Shown:
         }
         runs = store.runs.collect()["run_id"].to_list()
         assert len(runs) == len(set(runs))
-        for found, model in zip(store, self.episodes, strict=True):
-            assert found.run_id in runs
-            model.check(found)
-            assert dict(found.annotations) == {name: model.labels.get(name) for name in self.labels}
+        for episode, model in zip(store, self.episodes, strict=True):
+            assert episode.run_id in runs
+            model.check(episode)
+            assert dict(episode.annotations) == {name: model.labels.get(name) for name in self.labels}
         check_engines(store, self)
 
 

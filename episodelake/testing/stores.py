@@ -202,12 +202,12 @@ class StoreContract:
         models = {
             each.episode_id: each for each in [*kept.episodes, *written[0].episodes, *written[1].episodes]
         }
-        found = place.open()
-        assert sorted(each.seed or 0 for each in found) == [0, 2, 3, *range(10, 14), *range(20, 24)]
-        for episode in found:
+        store = place.open()
+        assert sorted(each.seed or 0 for each in store) == [0, 2, 3, *range(10, 14), *range(20, 24)]
+        for episode in store:
             models[episode.id].check(episode)
-        check_raw(place, Shown([models[episode.id] for episode in found]))
-        assert found.verify().faults == ()
+        check_raw(place, Shown([models[episode.id] for episode in store]))
+        assert store.verify().faults == ()
 
     def test_a_killed_process_loses_nothing(self, place: Backend) -> None:
         """Its episodes come in once, by `recover` or the next writer; a live writer is left alone."""

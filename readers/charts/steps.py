@@ -61,12 +61,12 @@ def named(elements: Sequence[Element], snapshot: Snapshot) -> list[Element]:
     sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves if leaf.shape}
     columns = {each.column for each in elements if each.column in sizes}
     names = {column: card.dimension_names(column, sizes[column]) for column in columns}
-    found = []
+    renamed = []
     for each in elements:
         index = each.name.rpartition("[")[2].removesuffix("]")
         given = names.get(each.column)
-        found.append(replace(each, name=f"{each.name} ({given[int(index)]})") if given else each)
-    return found
+        renamed.append(replace(each, name=f"{each.name} ({given[int(index)]})") if given else each)
+    return renamed
 
 
 def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index: int) -> Element:

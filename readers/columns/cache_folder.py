@@ -27,7 +27,8 @@ from typing import Any, BinaryIO
 
 import platformdirs
 
-from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
+from ...store.common.arguments import expect
+from ...store.errors import EpisodelakeError, StoreAccessError
 from ...store.files import access_class, is_file, is_folder, sync_path, user_path
 from ...store.files.access import allocate, pread
 from ...store.files.local import check_locks, has_name, try_lock, wait_for_lock
@@ -83,13 +84,9 @@ class CacheFolder:
         Raises:
             InvalidArgumentError: it is not a path, or lies in a store.
         """
-        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
-            raise InvalidArgumentError(f"The cache folder {folder!r} is not a path; expected one, or None.")
+        valid = folder is None or (isinstance(folder, str | os.PathLike) and os.fspath(folder))
+        expect(valid, "folder", folder, "the path of a folder, or None")
         named = folder or os.environ.get(VARIABLE)
-        if named and "\0" in os.fspath(named):
-            raise InvalidArgumentError(
-                f"The cache folder {os.fspath(named)!r} holds a null byte; no path may."
-            )
         path = user_path(named or platformdirs.user_cache_dir("episodelake", appauthor=False)).absolute()
         check_outside_stores(path)
         return CacheFolder(path, limit)

@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from ...store.agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
-from ...store.common.arguments import expect
+from ...store.common.arguments import expect, known_name
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.parquet.page_checks import content_digests
@@ -229,8 +229,8 @@ def check_chosen(schema: StepSchema, agent: object, group: object) -> None:
             "with joint=True."
         )
     expect(isinstance(agent, str | None), "agent", agent, "the name of an agent")
-    if group is not None and group not in names:
-        raise InvalidArgumentError(f"The store has no group {group!r:.200}; it has {', '.join(names)}.")
+    if group is not None:
+        known_name(group, names, f"The store has no group {group!r:.200}.", "Its groups are")
 
 
 def _agents_of(

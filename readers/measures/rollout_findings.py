@@ -75,15 +75,15 @@ def rollout_findings(context: ReadContext, ids: pl.Series) -> Iterator[Finding]:
             WHERE list_max(tokens) >= {vocabulary} OR list_min(tokens) < 0"""
     with closing(QuerySession(context, read_only=False)) as session:
         for kind, query in queries.items():
-            found = session.query(query).get_column("episode_id")
-            yield from _finding(kind, ids, found)
+            affected = session.query(query).get_column("episode_id")
+            yield from _finding(kind, ids, affected)
         if isinstance(size := declared.get("context"), int):
             yield from _finding("context", ids, _too_long(session.query(_SIZES), size))
 
 
-def _finding(kind: str, ids: pl.Series, found: pl.Series) -> Iterator[Finding]:
+def _finding(kind: str, ids: pl.Series, affected: pl.Series) -> Iterator[Finding]:
     yield from finding(
-        kind, "", ids.is_in(found.implode()).to_numpy(), None, "{episodes} with " + KINDS[kind]
+        kind, "", ids.is_in(affected.implode()).to_numpy(), None, "{episodes} with " + KINDS[kind]
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ...store.common.arguments import expect
 from ...store.errors import EnvUnavailableError
 from ..episode_data import EpisodeData
 from .environment import remake_env
@@ -38,15 +37,15 @@ class RenderedFrames:
 
     def __init__(self, episode: EpisodeData, env: Any, *, close: bool = False) -> None:
         try:
-            if not episode.agents:
-                _check_env(env)
-            elif (mode := getattr(env, "render_mode", None)) != "rgb_array":
-                raise EnvUnavailableError(
-                    f"The environment has render_mode={mode!r}. Make it with render_mode='rgb_array'."
-                )
             self._make_game = partial(team_game if episode.agents else SoloGame, episode, env)
             # What does not fit is refused now.
             self._make_game()
+            mode = getattr(env, "render_mode", None)
+            if mode not in ("rgb_array", "rgb_array_list") or (episode.agents and mode != "rgb_array"):
+                raise EnvUnavailableError(
+                    f'The environment has render_mode={mode!r}. Make it with render_mode="rgb_array".',
+                    hint="" if episode.agents else 'store.make_env(render_mode="rgb_array") does.',
+                )
         except BaseException:
             if close:
                 env.close()
@@ -88,15 +87,6 @@ class RenderedFrames:
             if following is None and made < self._length:
                 return
         self.report = game.report()
-
-
-def _check_env(env: Any) -> None:
-    expect(isinstance(env, gymnasium.Env), "env", env, "one gymnasium.Env")
-    if env.render_mode not in ("rgb_array", "rgb_array_list"):
-        raise EnvUnavailableError(
-            f"The environment has render_mode={env.render_mode!r}. Make it with "
-            'render_mode="rgb_array": store.make_env(render_mode="rgb_array").'
-        )
 
 
 def _rendered(env: Any) -> np.ndarray:

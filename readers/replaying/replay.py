@@ -15,8 +15,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ...store.common.arguments import is_real
-from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.common.arguments import expect, real_number
+from ...store.errors import SpaceMismatchError
 from ...store.schema import StepSchema
 from ...store.spaces import same_space
 from ...store.spaces.codec import single_value
@@ -135,10 +135,8 @@ class Game(ABC):
     def __init__(
         self, episode: EpisodeData, env: Any, members: Mapping[Any, EpisodeData], rtol: float, atol: float
     ) -> None:
-        if not all(is_real(each) and each >= 0 for each in (rtol, atol)):
-            raise InvalidArgumentError(
-                f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative."
-            )
+        real_number("rtol", rtol)
+        real_number("atol", atol)
         self.made = 0
         self._episode = episode
         self._env = env
@@ -173,8 +171,8 @@ class SoloGame(Game):
     """An episode of one agent; arguments and errors as for `replay`, but with an environment."""
 
     def __init__(self, episode: EpisodeData, env: Any, rtol: float = 0.0, atol: float = 0.0) -> None:
-        if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
-            raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
+        single = isinstance(env, gymnasium.Env) and not isinstance(env, VectorEnv)
+        expect(single, "env", env, "one gymnasium.Env")
         check_spaces(env, episode.schema)
         super().__init__(episode, env, {None: episode}, rtol, atol)
 

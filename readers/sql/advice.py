@@ -122,9 +122,9 @@ def _first_line(
         )
     asked = f"run.{wrong}" if kind == "key" else wrong
     near = [choices[name] for name in near_names(asked, list(choices))]
-    found = f". Nearest: {', '.join(near)}." if near else ", nor any name like it."
+    nearest = f". Nearest: {', '.join(near)}." if near else ", nor any name like it."
     hint = f" Texts stand in single quotes: {literal(wrong)}." if quote(wrong) in text else ""
-    return f"There is no {kind} {asked!r}{found}{hint}"
+    return f"There is no {kind} {asked!r}{nearest}{hint}"
 
 
 def _what_there_is(

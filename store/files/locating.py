@@ -124,8 +124,8 @@ def unusable_part(path: str) -> str | None:
     """Return the first part of a path that tables cannot have: a percent escape, control character or
     backslash; None if there is none.
     """
-    found = _UNUSABLE.search(path)
-    return found and found[0]
+    match = _UNUSABLE.search(path)
+    return match and match[0]
 
 
 def memory_place(name: str) -> LocalPlace:

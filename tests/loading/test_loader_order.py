@@ -137,7 +137,7 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore) -> None:
         ({"columns": "reward"}, r"expected a list of names: \['reward'\]"),
         ({"columns": [3]}, "expected a list of names"),
         ({"columns": 3}, "expected a list of names"),
-        (lambda: {"cache": el.Cache("mmap", folder=5)}, "The cache folder 5 is not a path"),  # pyright: ignore
+        (lambda: {"cache": el.Cache("mmap", folder=5)}, "folder=5: expected the path of a folder"),  # pyright: ignore
         ({"seed": -1}, "seed=-1"),
     ]
     for options, text in cases:

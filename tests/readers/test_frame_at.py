@@ -87,7 +87,7 @@ def test_frames_of_agents(tmp_path: Path) -> None:
     assert rows.height == 2 * (7 + 3)
     for episode_id, agent, t, cell in rows.iter_rows():
         assert cell == store[episode_id].agent(agent).observations["grey"][t].tobytes()
-    with pytest.raises(el.errors.QueryError, match=r"no agent 'low'; its agents are tall_0, tall_1, wide"):
+    with pytest.raises(el.errors.QueryError, match=r"no agent 'low'\. Its agents are: tall_0, tall_1, wide"):
         store.query(text.replace("agent_id, t)", "'low', t)"))
 
 

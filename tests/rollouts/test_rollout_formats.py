@@ -229,7 +229,7 @@ def test_damaged_traces_are_refused_or_skipped(tmp_path: Path) -> None:
         (changed("nodes.1.message", {"content": "a"}), "message 1: role is None"),
         (changed("nodes.0", None), "node 0 is a NoneType; expected an object"),
         (changed("nodes", {"a": 1}), "nodes is a dict; expected a list"),
-        (changed("rewards.answer.score", float("nan")), r"rewards\['answer'\] is nan"),
+        (changed("rewards.answer.score", float("nan")), r"rewards\['answer'\]=nan"),
         (changed("rewards.answer", 1.0), "reward 'answer' is a float; expected an object"),
         (changed("version", 2), "has version 2 of traces; known is 1"),
         (trace(id="t0"), "the id 't0' is that of .*traces.jsonl, line 1"),
@@ -419,8 +419,8 @@ def test_prompts_and_completions_are_conversations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"messages": CONVERSATION, "reward": float("nan")}, "line 1: rewards is nan"),
-        ({"messages": CONVERSATION, "reward": "much"}, "line 1: rewards is 'much'"),
+        ({"messages": CONVERSATION, "reward": float("nan")}, "line 1: rewards=nan"),
+        ({"messages": CONVERSATION, "reward": "much"}, "line 1: rewards='much'"),
         ({"messages": CONVERSATION, "rewards": [1]}, "line 1: rewards is a list; expected an object"),
         ({"messages": "hello"}, "line 1: messages is a text that is no JSON"),
         ({"messages": 5}, "line 1: messages is a int; expected a list"),

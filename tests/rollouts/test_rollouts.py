@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused(store: el.EpisodeStore) -> None:
         ({"tokens": IDS * 1.5, "mask": MASK}, "expected whole numbers"),
         ({"logprobs": LOGPROBS}, "logprobs came without tokens"),
         ({"tokens": [None, [1], None, None, None], "mask": [[1], None, None, None, None]}, "message 0: mask"),
-        ({"rewards": float("nan")}, "rewards is nan"),
+        ({"rewards": float("nan")}, "rewards=nan"),
         ({"rewards": {"a": 1}, "weights": {"b": 1}}, "weights names b; rewards has a"),
         ({"metadata": {"group": 1}, "group": "a"}, "metadata has group"),
     ]

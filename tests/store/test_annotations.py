@@ -566,7 +566,7 @@ def test_labels_that_cannot_be(store: el.EpisodeStore) -> None:
     """Names and values that no annotation can have are refused, and nothing is written."""
     cases: list[Any] = [
         ({}, "There is no label"),
-        ({"good": None}, "no annotation 'good' to clear; there are: none"),
+        ({"good": None}, "no annotation 'good' to clear. There are: none"),
         ({"good": {"a": 1}}, "'good' has the type struct"),
         ({"good": object()}, "cannot be labels"),
         ({"good": 2**70}, "beyond 64 bits"),

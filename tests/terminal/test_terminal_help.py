@@ -152,7 +152,7 @@ def test_completion(path: Path, tmp_path: Path) -> None:
         (("ls", tmp_path, "--order-by", "x"), []),
         (("export", path, "out", "--format", "le"), ["lerobot"]),
         (("import", "source", path, "--format", "web"), []),
-        (("diff", path, "--version-a", "bef"), ["before"]),
+        (("tag", path, "bef"), ["before"]),
         (("tag", path, ""), ["before"]),
     ):
         assert completed(*words) == wanted, words

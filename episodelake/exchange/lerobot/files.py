@@ -91,8 +91,8 @@ def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> lis
         DatasetError: a file of `meta` is damaged.
     """
     read = _entries_v3 if is_v3(info) else _entries_v2
-    found = {entry.index: entry for entry in read(folder, info, videos)}
-    return [found[index] for index in sorted(found)]
+    by_index = {entry.index: entry for entry in read(folder, info, videos)}
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def _entries_v2(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Iterator[EpisodeEntry]:

@@ -158,12 +158,12 @@ class _Dataset(ForeignDataset):
     def _video_columns(self) -> dict[str, str]:
         """Return the columns of the features that are video of colours, by feature."""
         features = {name: self._features.get(name, {}) for name in self._observations}
-        found = {
+        columns = {
             name: frame_column(self.observation_space, self._observations[name])
             for name, feature in features.items()
             if feature.get("dtype") == "video" and not is_depth(feature)
         }
-        return {name: column for name, column in found.items() if column is not None}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _encoding(self, name: str) -> Video:
         """Return how frames are encoded that cannot be copied: with the codec of the feature's videos."""

@@ -74,8 +74,8 @@ def frame_stamps(
     base = float(stream.time_base)
     margin = 0.5 / fps
     first, stop = (span.start - margin) / base, (span.stop - margin) / base
-    found = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
-    stamps = np.unique(np.array(found, np.int64))
+    shown = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
+    stamps = np.unique(np.array(shown, np.int64))
     stamps = stamps[(first <= stamps) & (stamps < stop)]
     if len(stamps) == len(times):
         return stamps

@@ -177,16 +177,16 @@ def check_rounded(connection: duckdb.DuckDBPyConnection, kind: str, files: Files
     call += f"{{{types}}}"
     exact = "TRY_CAST(TRY_CAST(number AS DOUBLE) AS HUGEINT) = TRY_CAST(number AS HUGEINT)"
     rounded = f"lambda number: regexp_full_match(number, '-?[0-9]{{16,}}') AND NOT coalesce({exact}, false)"
-    found = []
+    examples = []
     for name in doubles:
         values = f"CAST({_identifier(name)} AS VARCHAR)"
         if kind != "csv":
             # Texts in JSON may hold digits.
             values = f"""regexp_replace({values}, '"(?:[^"\\\\]|\\\\.)*"', '""', 'g')"""
         numbers = f"regexp_extract_all({values}, '-?[0-9][-+0-9.eE]*')"
-        found.append(f"any_value(list_filter({numbers}, {rounded})[1])")
+        examples.append(f"any_value(list_filter({numbers}, {rounded})[1])")
     # One pass over the files for all columns.
-    (row,) = connection.sql(f"SELECT {', '.join(found)} FROM {call})").fetchall()
+    (row,) = connection.sql(f"SELECT {', '.join(examples)} FROM {call})").fetchall()
     for name, number in zip(doubles, row, strict=True):
         if number is not None:
             raise DatasetError(

@@ -17,7 +17,7 @@ from ray.rllib.offline.offline_data import OfflineData
 from ... import EpisodeView
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import Address, collected, counted, flag, suggest, warn_caller
+from ...plugin import Address, collected, counted, expect, flag, suggest, warn_caller
 from ...plugin.columns import POLICY
 from ...plugin.files import options_of, refuse_unused
 from .offline_episodes import (
@@ -196,14 +196,16 @@ def _arguments(config: Any) -> dict[str, Any]:
 
 
 def _check(config: Any, paths: Sequence[str], views: Sequence[EpisodeView], chunk_length: Any) -> None:
-    if config.prelearner_class and not issubclass(config.prelearner_class, StorePreLearner):
-        raise InvalidArgumentError(
-            f"`prelearner_class` must be a subclass of `StorePreLearner`, got {config.prelearner_class!r}."
-        )
-    if chunk_length is not None and (operator.index(chunk_length) < 1 or config.is_multi_agent):
-        raise InvalidArgumentError(
-            f"`chunk_length` must be at least 1, for episodes of one agent; got {chunk_length}."
-        )
+    learner = config.prelearner_class
+    expect(
+        not learner or issubclass(learner, StorePreLearner),
+        "prelearner_class",
+        learner,
+        "a subclass of StorePreLearner",
+    )
+    if chunk_length is not None:
+        whole = operator.index(chunk_length) > 0 and not config.is_multi_agent
+        expect(whole, "chunk_length", chunk_length, "a number of steps from 1 on, for episodes of one agent")
     for path, view in zip(paths, views, strict=True):
         groups = [group.name for group in view.context.snapshot.schema.groups]
         if bool(groups) != config.is_multi_agent:

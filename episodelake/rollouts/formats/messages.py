@@ -72,10 +72,12 @@ def _detect(source: Any) -> Match:
     if not files:
         return Match("it has no JSON lines or Parquet", 2, related=False)
     try:
-        found = _parquet_has_messages(files[0]) if _is_parquet(files[0]) else _lines_have_messages(files[0])
+        has_messages = (
+            _parquet_has_messages(files[0]) if _is_parquet(files[0]) else _lines_have_messages(files[0])
+        )
     except (pa.ArrowException, OSError):
         return Match(f"{files[0].name} cannot be read", 2, related=False)
-    if found:
+    if has_messages:
         return Match(f"{files[0].name} has {_MESSAGES}")
     return Match(f"{files[0].name} has no {_MESSAGES}", 1, related=False)
 

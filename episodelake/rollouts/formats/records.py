@@ -186,8 +186,8 @@ def files_of(source: Any, *patterns: str) -> list[Path]:
         return []
     path = Path(source)
     if is_folder(path):
-        found = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
-        return sorted(found, key=lambda each: _natural(each.relative_to(path)))
+        files = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
+        return sorted(files, key=lambda each: _natural(each.relative_to(path)))
     return [path] if is_file(path) else []
 
 
@@ -302,28 +302,25 @@ def bounded_text(path: Path) -> bytes:
 def mapping_at(content: Any, key: str, place: str) -> Mapping[str, Any]:
     """Return the object below a key; an empty one if there is none."""
     value = content.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise DatasetError(f"{place}: {key} is a {type(value).__name__}; expected an object.")
-    return value
+    return {} if value is None else _of_kind(value, Mapping, "an object", place, key)
 
 
 def list_at(content: Any, key: str, place: str) -> list[Any]:
     """Return the list below a key; an empty one if there is none."""
     value = content.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise DatasetError(f"{place}: {key} is a {type(value).__name__}; expected a list.")
-    return value
+    return [] if value is None else _of_kind(value, list, "a list", place, key)
 
 
 def object_of(content: Any, place: str) -> Mapping[str, Any]:
     """Return a value that has to be an object."""
-    if not isinstance(content, Mapping):
-        raise DatasetError(f"{place} is a {type(content).__name__}; expected an object.")
-    return content
+    return _of_kind(content, Mapping, "an object", place)
+
+
+def _of_kind(value: Any, kind: type, expected: str, place: str, key: str = "") -> Any:
+    if not isinstance(value, kind):
+        where = f"{place}: {key}" if key else place
+        raise DatasetError(f"{where} is a {type(value).__name__}; expected {expected}.")
+    return value
 
 
 def text_or_none(value: Any) -> str | None:
@@ -339,10 +336,8 @@ def numbers_of(values: Any, code: Literal["q", "d", "B"], place: str) -> np.ndar
     Args:
         code: of the module `struct`, which packs lists faster than numpy: int64, float64 or uint8.
     """
-    if values is None or (isinstance(values, list) and not values):
+    if values is None or not _of_kind(values, list, "a list of numbers", place):
         return None
-    if not isinstance(values, list):
-        raise DatasetError(f"{place} is a {type(values).__name__}; expected a list of numbers.")
     try:
         packed = bytes(values) if code == "B" else struct.pack(f"{len(values)}{code}", *values)
         return np.frombuffer(packed, np.dtype(code))

@@ -285,7 +285,7 @@ def _metadata(
     if missing:
         rest["metrics"] = missing
     model = next((call["model"] for call in calls if call.get("model")), None)
-    found = {
+    facts = {
         "trace": text_or_none(trace.get("id")),
         "agent": text_or_none(agent.get("name")),
         "model": text_or_none(model or mapping_at(agent, "config", place).get("model")),
@@ -293,7 +293,7 @@ def _metadata(
         "timing": mapping_at(trace, "timing", place),
         "usage": usage,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def from_verifiers(message: Any) -> Any:

@@ -19,7 +19,6 @@ from ..arguments import (
     episode_key,
 )
 from ..command import CHECK, FAILED, app, command
-from ..completion import complete_tags
 from ..result import AsJson, Report
 
 
@@ -71,28 +70,14 @@ def replay(
     """\
 episodelake diff data/cartpole backup/cartpole
 episodelake diff data/cartpole@v1.0 data/cartpole
-episodelake diff data/cartpole --version-a 3 --version-b 7
+episodelake diff data/cartpole@3 data/cartpole@7
 episodelake diff data/cartpole backup/cartpole --quiet || echo "the backup is old"
 
 Exit statuses: 0 the same, 1 they differ, 2 something went wrong.""",
 )
 def diff(
     path: StorePath,
-    other: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[OTHER]",
-            help="The other store; without it, the same store (see --version-a and --version-b).",
-        ),
-    ] = None,
-    version_a: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Version or tag of the first.", autocompletion=complete_tags),
-    ] = None,
-    version_b: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="Version or tag of the second.", autocompletion=complete_tags),
-    ] = None,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The other store, or another version.")],
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Do not compare steps: only episodes, runs and columns.")
     ] = False,
@@ -109,14 +94,11 @@ def diff(
     Episodes are matched by id. Their places in files do not matter. Steps are compared if the files differ:
     files with the same bytes hold the same steps.
     """
-    if other is None and version_a is None and version_b is None:
-        raise typer.BadParameter("give another store, or --version-a or --version-b.", param_hint="OTHER")
     if quiet and as_json:
         raise typer.BadParameter("it does not go with --json.", param_hint="--quiet")
     from ..reports.differences import compared, write_comparison
 
-    sides = ((path, version_a), (path if other is None else other, version_b))
-    report = compared(sides, storage, steps=not episodes_only)
+    report = compared((path, other), storage, steps=not episodes_only)
     write = (lambda page, _: None) if quiet else write_comparison
     return Report(report, write, status=0 if report["same"] else FAILED)
 

@@ -195,17 +195,7 @@ episodelake stats data/cartpole --filter "run_id LIKE 'ppo-%'" --json""",
 )
 def stats(
     path: StorePath,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--columns",
-            "-c",
-            metavar="NAMES",
-            help="Columns of steps to measure, or elements such as observation[2], separated by commas; may "
-            "be repeated.",
-            autocompletion=complete_columns,
-        ),
-    ] = None,
+    columns: Columns = None,
     condition: Condition = None,
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Read no step: only lengths and returns.")
@@ -214,7 +204,7 @@ def stats(
 ) -> Report:
     """Measure returns and lengths by run, and every column.
 
-    All numbers are exact. The measurements of a column are cached on this machine.
+    All numbers are exact. Columns are those of steps; what is measured is cached on this machine.
     """
     from ..reports.open_store import explored
     from ..reports.statistics import measured, write_statistics

@@ -242,16 +242,13 @@ def _sums(store: EpisodeStore, ids: pl.Series, keys: Sequence[str], names: Seque
 IDS_SHOWN = 10
 
 
-def compared(
-    sides: Sequence[tuple[str, str | None]], storage: Sequence[str] | None, *, steps: bool
-) -> dict[str, Any]:
-    """Compare two stores, given by path and version, with a meter.
+def compared(paths: Sequence[str], storage: Sequence[str] | None, *, steps: bool) -> dict[str, Any]:
+    """Compare two stores, each a PATH, with a meter.
 
     Raises:
         CorruptStoreError: files that are needed are damaged; it names them.
     """
-    paths = [path for path, _ in sides]
-    stores = [open_store_at(path, storage, version, beside=paths) for path, version in sides]
+    stores = [open_store_at(path, storage, beside=paths) for path in paths]
     with progress_meter(True, "Comparing", "files") as progress:
         try:
             return compare(stores[0], stores[1], steps=steps, progress=progress)

@@ -45,10 +45,10 @@ def open_store_or_lake(path: str, storage: Sequence[str] | None) -> EpisodeStore
     except StoreNotFoundError as missing:
         try:
             opened = open_lake(path, storage)
-            found = opened.stores().height
+            count = opened.stores().height
         except (InvalidArgumentError, StoreNotFoundError) as error:
             raise missing from error
-        if found:
+        if count:
             return opened
         if path.startswith("hf://"):
             raise StoreNotFoundError(

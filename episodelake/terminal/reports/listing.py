@@ -103,7 +103,7 @@ def checked_columns(names: Sequence[str] | None, known: Sequence[str], table: st
     """
     for name in names or ():
         check_column(name, known, table)
-    return None if names is None else list(dict.fromkeys(names))
+    return None if names is None else list(names)
 
 
 def check_column(name: str | None, known: Sequence[str], table: str) -> None:

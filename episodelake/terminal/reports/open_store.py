@@ -58,22 +58,20 @@ def options_for(given: Sequence[str] | None, path: str, *beside: str) -> Mapping
 
 
 def open_store_at(
-    path: str, storage: Sequence[str] | None = None, version: str | None = None, *, beside: Sequence[str] = ()
+    path: str, storage: Sequence[str] | None = None, *, beside: Sequence[str] = ()
 ) -> EpisodeStore:
     """Open what a PATH names.
 
     Args:
         path: a folder or a URL; `@` and a version or a tag may follow it.
         storage: the `--storage-option`s.
-        version: a version or a tag that was given apart.
         beside: other places that the options may be for.
 
     Raises:
         StoreNotFoundError, VersionNotFoundError: there is none.
     """
-    place, within = split_version(path)
-    chosen = version if version is not None else within
-    number: int | str | None = int(chosen) if chosen is not None and chosen.isdigit() else chosen
+    place, version = split_version(path)
+    number = int(version) if version is not None and version.isdigit() else version
     return open_store(place, number, storage_options=options_for(storage, place, *beside))
 
 

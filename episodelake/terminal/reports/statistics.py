@@ -6,7 +6,6 @@ a store's columns, which the loaders' statistics do not take; there DuckDB measu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -110,7 +109,6 @@ def _frame(rows: list[dict[str, Any]], labels: Mapping[str, str] | None = None) 
     return named.rename({"run_id": "run"}) if labels else named
 
 
-_ELEMENT = re.compile(r"(.+)\[([^\[\]]+)\]")
 _ROOTS = (OBSERVATION, ACTION, REWARD)
 _KEYS = ("episode_id", "agent_id", "t", "env_step")
 
@@ -120,38 +118,11 @@ def column_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dic
 
     Args:
         view: whose steps are measured.
-        columns: names of columns, or of one of their elements, `observation[2]`; None for all columns.
+        columns: their names; None for all columns.
 
     Raises:
-        QueryError: there is no such column or element, or none of numbers; the message names those that are.
+        QueryError: there is no such column, or none of numbers; the message names those that are.
     """
-    if columns is None:
-        return _columns_figures(view, None)
-    known = measurable_columns(view.selection().snapshot)
-    asked = [(name, *_element_of(name, known)) for name in columns]
-    rows = _columns_figures(view, list(dict.fromkeys(column for _, column, _ in asked)))
-    elements: dict[str, list[str]] = {}
-    for row in rows:
-        elements.setdefault(row["column"], []).append(row["element"])
-    for name, column, element in asked:
-        if element is not None and element not in elements.get(column, ()):
-            raise QueryError(
-                f"There is no element {name!r}. {column} has {', '.join(elements.get(column, ())) or 'none'}."
-            )
-    whole = {column for _, column, element in asked if element is None}
-    chosen = {(column, element) for _, column, element in asked if element is not None}
-    parts = {column for column, _ in chosen} - whole
-    return [row for row in rows if row["column"] not in parts or (row["column"], row["element"]) in chosen]
-
-
-def _element_of(name: str, known: Sequence[str]) -> tuple[str, str | None]:
-    """Return a column and an element of it, as `observation[2]` names them; None for the whole column."""
-    match = None if name in known else _ELEMENT.fullmatch(name)
-    return (name, None) if match is None else (match[1], match[2])
-
-
-def _columns_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return a row per element of whole columns."""
     snapshot = view.selection().snapshot
     schema = snapshot.shown_schema("steps")
     for name in columns or ():
