@@ -8,6 +8,7 @@ ones. None measures time: how fast the machine is decides nothing.
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -88,8 +89,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def cluster() -> Iterator[None]:
     """A small cluster of Ray, for tests of `make test-rllib`; a busy machine starts it slowly."""
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
-    # Processes of the cluster import what tests send them.
-    os.environ["PYTHONPATH"] = os.path.dirname(__file__)
+    # Processes of the cluster import what tests send them, from the folders that pytest has put on the path.
+    tests = os.path.dirname(__file__)
+    os.environ["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each.startswith(tests))
     import ray.data
 
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=150 * 2**20, log_to_driver=False)

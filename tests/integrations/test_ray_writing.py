@@ -288,14 +288,14 @@ from episodelake.integrations.ray import read_steps, write_steps, writing
 
 source, target, point, address = sys.argv[1:]
 ray.init(address=address, log_to_driver=False)
-merge = writing.merge
+merge = writing.merge_stores
 
 def dying(*arguments, **options):
     if point == "after":
         merge(*arguments, **options)
     os.kill(os.getpid(), signal.SIGKILL)
 
-writing.merge = dying
+writing.merge_stores = dying
 write_steps(read_steps(source, last=True, override_num_blocks=3), target, write_id="a")
 """
 
