@@ -159,9 +159,9 @@ class _Level:
         found = (content[start:stop] for start, stop in spans)
         if not self.nulls_of:
             return found
-        counts = np.concatenate([[0], np.cumsum(self.items.any(axis=1))])
-        name = f"{self.nulls_of}:".encode()
-        some = (counts[stops] > counts[starts]).tolist()
+        places = np.flatnonzero(items)
+        first, behind = (places.searchsorted(edges * width) for edges in (starts, stops))
+        name, some = f"{self.nulls_of}:".encode(), (first < behind).tolist()
         return (name + bytes(each) if any else b"" for each, any in zip(found, some, strict=True))
 
     def grouped(self, size: int) -> _Level:
@@ -200,7 +200,10 @@ def _levels(values: Any, name: str) -> Iterator[_Level]:
         width = kind.bit_width // 8
         content = np.frombuffer(values.buffers()[1] or b"", np.uint8)
         items = content[values.offset * width : (values.offset + len(values)) * width].reshape(-1, width)
-        yield _Level(items if missing is None else np.where(missing[:, None], np.uint8(0), items))
+        if missing is not None:
+            items = items.copy()
+            items[missing] = 0
+        yield _Level(items)
     elif not pa.types.is_null(kind):
         texts = values if kind in _BINARY else pa.array(map(repr, values.to_pylist()))
         yield from _texts(texts.cast(pa.large_binary()).fill_null(b""))
@@ -232,6 +235,8 @@ def _items(values: Any) -> Any:
     if not values.null_count:
         return items
     below = np.repeat(values.is_null().to_numpy(zero_copy_only=False), size)
+    if pa.types.is_primitive(items.type):  # several times as fast
+        return pc.call_function("if_else", [pa.array(below), pa.scalar(None, items.type), items])
     return items.take(pa.array(np.arange(len(items)), mask=below))
 
 
