@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ..plugin import LISTS, ForeignEpisode
 from ..plugin.columns import EPISODE
 from ..types import EncodedFrames
+from ..writers.importing.columns import column_of
 
 #: 128 bits.
 _DIGITS = 32
@@ -121,7 +122,7 @@ def _contents(
     0 where they are NULL, and the NULLs of those levels that have any in this range.
     """
     names = sorted(name for name in table.column_names if name != EPISODE and len(table))
-    columns = [_stored(pa.concat_arrays(table.column(name).chunks)) for name in names]
+    columns = [_stored(column_of(table, name)) for name in names]
     levels = [level for name, values in zip(names, columns, strict=True) for level in _levels(values, name)]
     fixed = [level.items for level in levels if level.edges is None and not level.nulls_of]
     # One array for all of them, and so one update for each range.

@@ -120,7 +120,7 @@ class EpisodeFacts:
     last_missing: bool = False
 
     @staticmethod
-    def of(seed: Any, options: Any, metadata: Any) -> EpisodeFacts:
+    def of(seed: Any, options: Any, metadata: Any, *, last_missing: bool = False) -> EpisodeFacts:
         """Check and copy.
 
         Raises:
@@ -131,7 +131,7 @@ class EpisodeFacts:
         except TypeError as error:
             raise InvalidArgumentError(f"seed={seed!r}: expected a whole number or None.") from error
         kept = None if options is None else dump_json(_mapping("options", options))
-        return EpisodeFacts(number, kept, _mapping("metadata", metadata))
+        return EpisodeFacts(number, kept, _mapping("metadata", metadata), last_missing=last_missing)
 
     def with_metadata(self, metadata: Any) -> EpisodeFacts:
         """Return the same with more metadata; new values count before old ones."""
