@@ -54,23 +54,41 @@ def seek_before(container: Any, stream: Any, stamp: int) -> None:
     container.seek(max(stamp, 0), stream=stream)
 
 
-def copied_frames(
-    packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
-) -> EncodedFrames | None:
-    """Return frames of an open video without decoding them; None where they have to be decoded.
+class CopiedFrames:
+    """Frames of an open video without decoding them, span by span.
 
-    The first frame is decoded both ways: a container may state other colours than the packets, and one file
-    may hold streams of several encoders.
-
-    Args:
-        packets: of the frames, in decoding order; some others may be around them.
-        stream: of PyAV.
-        stamps: int64, the presentation timestamps of the frames, in units of the stream.
-        shape: of a frame, (H, W, C).
+    The first frame of a span is decoded both ways: a container may state other colours than the packets, and
+    one file may hold streams of several encoders. Once one was the same, and as long as headers state the
+    order of all frames, the parameters of the decoder stay those of the stream, and no other is compared.
     """
-    frames = EncodedFrames.copied(packets, stream, stamps, shape)
-    if frames is None:
-        return None
+
+    def __init__(self) -> None:
+        self._stated, self._compared = True, False
+
+    def of(
+        self, packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+    ) -> EncodedFrames | None:
+        """Return the frames of a span; None where they have to be decoded.
+
+        Args:
+            packets: of the frames, in decoding order; some others may be around them.
+            stream: of PyAV.
+            stamps: int64, the presentation timestamps of the frames, in units of the stream.
+            shape: of a frame, (H, W, C).
+        """
+        copied = EncodedFrames.copied(packets, stream, stamps, shape)
+        frames, stated = copied or (None, False)
+        self._stated = self._stated and stated and not any(map(changes_decoder, packets))
+        if frames is None or (self._stated and self._compared):
+            return frames
+        self._compared = _is_first_same(frames, packets, stream, stamps, shape)
+        return frames if self._compared else None
+
+
+def _is_first_same(
+    frames: EncodedFrames, packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+) -> bool:
+    """Return whether the first frame of a span is the same where its file is decoded."""
     form = "gray" if shape[-1] == 1 else "rgb24"
     shown = (packet for packet in packets if packet.pts is not None)
     needed = dropwhile(lambda packet: packet.pts != stamps[0] and not changes_decoder(packet), shown)
@@ -78,11 +96,10 @@ def copied_frames(
         if frame.pts == stamps[0]:
             image = frame.to_ndarray(format=form).reshape(frame.height, frame.width, -1)
             try:
-                same = image.shape == shape and np.array_equal(image, frames[0])
+                return image.shape == shape and np.array_equal(image, frames[0])
             except ValueError:  # It lacks the parameters of its encoder.
-                same = False
-            return frames if same else None
-    return None
+                return False
+    return False
 
 
 def changes_decoder(packet: Any) -> bool:
@@ -116,7 +133,7 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
         shown = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
         if not shown:
             raise DatasetError(f"{file} has no frames.")
-        copied = copied_frames(packets, stream, np.unique(np.array(shown, np.int64)), shape)
+        copied = CopiedFrames().of(packets, stream, np.unique(np.array(shown, np.int64)), shape)
         if copied is not None:
             return copied
         container.seek(0, stream=stream)

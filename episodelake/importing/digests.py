@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ..plugin import LISTS, ForeignEpisode
 from ..plugin.columns import EPISODE
 from ..types import EncodedFrames
+from ..writers.importing.columns import column_of
 
 #: 128 bits.
 _DIGITS = 32
@@ -121,7 +122,7 @@ def _contents(
     0 where they are NULL, and the NULLs of those levels that have any in this range.
     """
     names = sorted(name for name in table.column_names if name != EPISODE and len(table))
-    columns = [_stored(pa.concat_arrays(table.column(name).chunks)) for name in names]
+    columns = [_stored(column_of(table, name)) for name in names]
     levels = [level for name, values in zip(names, columns, strict=True) for level in _levels(values, name)]
     fixed = [level.items for level in levels if level.edges is None and not level.nulls_of]
     # One array for all of them, and so one update for each range.
@@ -159,9 +160,9 @@ class _Level:
         values = (content[start:stop] for start, stop in spans)
         if not self.nulls_of:
             return values
-        counts = np.concatenate([[0], np.cumsum(self.items.any(axis=1))])
-        name = f"{self.nulls_of}:".encode()
-        some = (counts[stops] > counts[starts]).tolist()
+        places = np.flatnonzero(items)
+        first, behind = (places.searchsorted(edges * width) for edges in (starts, stops))
+        name, some = f"{self.nulls_of}:".encode(), (first < behind).tolist()
         return (name + bytes(each) if any else b"" for each, any in zip(values, some, strict=True))
 
     def grouped(self, size: int) -> _Level:
@@ -200,7 +201,10 @@ def _levels(values: Any, name: str) -> Iterator[_Level]:
         width = kind.bit_width // 8
         content = np.frombuffer(values.buffers()[1] or b"", np.uint8)
         items = content[values.offset * width : (values.offset + len(values)) * width].reshape(-1, width)
-        yield _Level(items if missing is None else np.where(missing[:, None], np.uint8(0), items))
+        if missing is not None:
+            items = items.copy()
+            items[missing] = 0
+        yield _Level(items)
     elif not pa.types.is_null(kind):
         texts = values if kind in _BINARY else pa.array(map(repr, values.to_pylist()))
         yield from _texts(texts.cast(pa.large_binary()).fill_null(b""))
@@ -232,6 +236,8 @@ def _items(values: Any) -> Any:
     if not values.null_count:
         return items
     below = np.repeat(values.is_null().to_numpy(zero_copy_only=False), size)
+    if pa.types.is_primitive(items.type):  # several times as fast
+        return pc.call_function("if_else", [pa.array(below), pa.scalar(None, items.type), items])
     return items.take(pa.array(np.arange(len(items)), mask=below))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
@@ -87,8 +87,8 @@ def _first_digest(dataset: ForeignDataset) -> str:
     before = dict(dataset.losses)
     try:
         for part in dataset.guarded_parts():
-            with suppress(DatasetError):
-                loaded, digests = read_part(dataset, part, part.keys)
+            with suppress(DatasetError), guarded_part(dataset, part):
+                loaded, digests = read_part(dataset, part)
                 if loaded is not None:
                     return str(digests[0])
     except DatasetError:  # the import itself names it
@@ -156,14 +156,14 @@ class _Import:
         losses = self.dataset.losses
         before = dict(losses)
         try:
-            loaded, digests = read_part(self.dataset, part, keys)
-            if loaded is None:
-                return
-            fresh = [self._is_fresh(key, digest) for key, digest in zip(keys, digests, strict=True)]
-            if any(fresh):
-                with guard_limits(f"{part.name} of {self.dataset.source}"):
-                    self.done.steps += write_loaded(loaded, self.writer, fresh)
-                self.done.staged.update(compress(keys, fresh))
+            with guarded_part(self.dataset, part):
+                loaded, digests = read_part(self.dataset, part)
+                if loaded is None:
+                    return
+                fresh = [self._is_fresh(key, digest) for key, digest in zip(keys, digests, strict=True)]
+                if any(fresh):
+                    self.done.steps += write_loaded(loaded, self.writer, keys, digests, fresh)
+            self.done.staged.update(compress(keys, fresh))
         except EpisodelakeError as error:
             losses.restore(before)
             error.add_note(f"{part.name} of {self.dataset.source}.")
@@ -197,13 +197,13 @@ class _Import:
             self.add(single, [key])
 
 
-def read_part(
-    dataset: ForeignDataset, part: Part, keys: Sequence[str]
-) -> tuple[ForeignEpisode | ForeignTable | None, list[str]]:
-    """Return the episodes of a part with their source keys and digests, and the digests.
+def guarded_part(dataset: ForeignDataset, part: Part) -> AbstractContextManager[None]:
+    """Guard the reading and writing of a part; see `guard_limits`."""
+    return guard_limits(f"{part.name} of {dataset.source}")
 
-    Args:
-        keys: the source keys, which replace those that the source has of its own source.
+
+def read_part(dataset: ForeignDataset, part: Part) -> tuple[ForeignEpisode | ForeignTable | None, list[str]]:
+    """Return the episodes of a part and their digests.
 
     Returns:
         None for the episodes if no transition is left.
@@ -214,32 +214,36 @@ def read_part(
     loaded = dataset.load(part)
     if loaded is None:
         return None, []
-    with guard_limits(f"{part.name} of {dataset.source}"):
-        if isinstance(loaded, ForeignEpisode):
-            digests = [content_digest(loaded)]
-            own = {SOURCE_KEY: keys[0], SOURCE_DIGEST: digests[0]}
-            return replace(loaded, metadata={**loaded.metadata, **own}), digests
-        steps, episodes = _tables(part, loaded)
-        digests = table_digests(steps, episodes)
-        for name, values in ((SOURCE_KEY, keys), (METADATA.column((SOURCE_DIGEST,)), digests)):
-            episodes = episodes.append_column(name, pa.array(values, pa.string()))
-        return ForeignTable(steps, episodes), digests
+    if isinstance(loaded, ForeignEpisode):
+        return loaded, [content_digest(loaded)]
+    steps, episodes = _tables(part, loaded)
+    return ForeignTable(steps, episodes), table_digests(steps, episodes)
 
 
-def write_loaded(loaded: ForeignEpisode | ForeignTable, writer: EpisodeWriter, fresh: Sequence[bool]) -> int:
+def write_loaded(
+    loaded: ForeignEpisode | ForeignTable,
+    writer: EpisodeWriter,
+    keys: Sequence[str],
+    digests: Sequence[str],
+    fresh: Sequence[bool],
+) -> int:
     """Write episodes of a part, and return how many transitions they have.
 
     Args:
-        loaded: as `read_part` returns them.
+        loaded, digests: as `read_part` returns them.
+        keys: the source keys, which replace those that the source has of its own source.
         fresh: which of them to write.
 
     Raises:
         DatasetError, SpaceMismatchError: as `import_episodes`.
     """
     if isinstance(loaded, ForeignEpisode):
-        writer.write_episode(**vars(loaded), source_key=loaded.metadata[SOURCE_KEY])
+        metadata = {**loaded.metadata, SOURCE_KEY: keys[0], SOURCE_DIGEST: digests[0]}
+        writer.write_episode(**{**vars(loaded), "metadata": metadata}, source_key=keys[0])
         return len(loaded.rewards)
     steps, episodes = loaded.steps, loaded.episodes
+    for name, values in ((SOURCE_KEY, keys), (METADATA.column((SOURCE_DIGEST,)), digests)):
+        episodes = episodes.append_column(name, pa.array(values, pa.string()))
     if not all(fresh):
         episodes = episodes.filter(pa.array(fresh))
         wanted = pc.SetLookupOptions(episodes.column(EPISODE).combine_chunks())

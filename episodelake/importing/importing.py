@@ -43,7 +43,7 @@ from ..writers.importing.formats import (
     chosen_format,
     installed_dataset,
 )
-from .importer import OnChanged, OnError, read_part, source_identity, write_loaded
+from .importer import OnChanged, OnError, guarded_part, read_part, source_identity, write_loaded
 from .staging import Target, empty_store, import_staged
 
 _PREVIEWED_ROWS = 5
@@ -419,15 +419,17 @@ def _kind(space: gymnasium.Space) -> tuple[Any, ...]:
 
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
     """Return the first rows of the first episode, as `steps` would show them."""
-    parts = ((part, read_part(dataset, part, part.keys)[0]) for part in dataset.guarded_parts())
-    part, loaded = next((pair for pair in parts if pair[1] is not None), (None, None))
-    if part is None or loaded is None:
-        return None
-    with TemporaryDirectory(prefix="episodelake-") as folder:
-        store = empty_store(dataset, Path(folder, "preview"))
-        with store.writer(cast=cast, durability="none") as writer:
-            write_loaded(loaded, writer, [True] * len(part.keys))
-        return collected(store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id"))
+    for part in dataset.guarded_parts():
+        with guarded_part(dataset, part):
+            loaded, digests = read_part(dataset, part)
+        if loaded is None:
+            continue
+        with TemporaryDirectory(prefix="episodelake-") as folder:
+            store = empty_store(dataset, Path(folder, "preview"))
+            with store.writer(cast=cast, durability="none") as writer:
+                write_loaded(loaded, writer, part.keys, digests, [True] * len(part.keys))
+            return collected(store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id"))
+    return None
 
 
 def _name(source: Any) -> str:

@@ -34,9 +34,8 @@ from ..plugin.engines import merge_stores
 from ..plugin.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.spaces.coerce import Cast
 from ..types import Progress
-from ..writers.episodes.source_keys import Source, committed_sources
+from ..writers.episodes.source_keys import Source, known_sources
 from ..writers.session.environment import stated_spec
-from ..writers.session.run import recover_unclosed
 from .importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 
 
@@ -72,8 +71,7 @@ def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
     """
     known: Mapping[str, Source] = {}
     if target.store is not None:
-        recover_unclosed(target.store.handle)
-        known = _sources_of(target.store)
+        known = known_sources(target.store.handle)
     if target.direct:
         done = _write(dataset, empty_store(dataset, Path(target.into)), known, {}, target)
         return {"episodes": len(done.staged), "steps": done.steps, "skipped": tuple(done.skipped)}
@@ -115,10 +113,6 @@ def _write(
         return import_episodes(dataset, writer, known, staged, **rules)
 
 
-def _sources_of(store: EpisodeStore) -> dict[str, Source]:
-    return {source.key: source for source in committed_sources(store.handle.layout)}
-
-
 def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, target: Target) -> dict[str, Any]:
     """Bring the staged episodes into the target in one commit; return the counts for the report.
 
@@ -139,7 +133,7 @@ def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targ
         return counts
     staging.refresh()
     # With those that an interrupted import has written, of which the target may have some by now.
-    staged = {key: source.id for key, source in _sources_of(staging).items() if key in done.staged}
+    staged = {key: source.id for key, source in known_sources(staging.handle).items() if key in done.staged}
     added: EpisodeView = staging
     if len(staged) < len(staging):
         added = staging.filter(pl.col("episode_id").is_in(list(staged.values())))
@@ -230,8 +224,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
         shutil.rmtree(path, ignore_errors=True)
         staging = empty_store(dataset, path, card=dataset.card)
     else:
-        recover_unclosed(staging.handle)
-        staged = _sources_of(staging)
+        staged = known_sources(staging.handle)
     try:
         yield staging, staged
     except Exception as error:

@@ -34,8 +34,10 @@ class EncodedFrames:
     @staticmethod
     def copied(
         packets: Sequence[Any], stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
-    ) -> EncodedFrames | None:
-        """Return frames of an open video without decoding them; None where they have to be decoded.
+    ) -> tuple[EncodedFrames, bool] | None:
+        """Return frames of an open video without decoding them, and whether headers state their order.
+
+        None where the frames have to be decoded.
 
         Args:
             packets: of the frames, in decoding order; some others may be around them.
@@ -45,10 +47,10 @@ class EncodedFrames:
         """
         image = ImageShape(tuple(shape))
         try:
-            cells = copied_cells(packets, stream, stamps, image)
+            copied = copied_cells(packets, stream, stamps, image)
         except ValueError:  # Damaged packets; decoding them says more.
             return None
-        return None if cells is None else EncodedFrames(cells, image)
+        return None if copied is None else (EncodedFrames(copied[0], image), copied[1])
 
     def reshaped(self, shape: tuple[int, ...]) -> EncodedFrames:
         """Return grey frames with another place of their one channel, or without it."""

@@ -164,7 +164,7 @@ def stated_order(chunk: Chunk) -> np.ndarray | None:
         return h264_order.shown_order(_with_start_codes(chunk, packets))
     units = [*_split(chunk, packets)]
     # A decoder of packets with start codes would find another unit there.
-    damaged = any(_START in unit for own in units for unit in own)
+    damaged = any(h264_order.START_CODE.search(unit) for own in units for unit in own)
     return None if damaged else h264_order.order_of_units(units)
 
 

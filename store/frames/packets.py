@@ -26,8 +26,10 @@ def codec_of(stream: Any) -> str | None:
 
 def copied_cells(
     around: Sequence[Any], stream: Any, stamps: np.ndarray, image: ImageShape
-) -> pa.Array | None:
-    """Return frames of an open video as the cells of a column.
+) -> tuple[pa.Array, bool] | None:
+    """Return frames of an open video as the cells of a column, and whether headers state their order.
+
+    If they do, the parameters of the stream are those of every group of pictures.
 
     Args:
         around: the packets of the frames in decoding order, and some others around them.
@@ -67,7 +69,7 @@ def copied_cells(
         if not stated and not _is(ffmpeg.shown_order(chunk, image), ranks):
             return None
         cells += chunk.cells(image.size)
-    return pa.array(cells, pa.binary())
+    return pa.array(cells, pa.binary()), stated
 
 
 def _is(order: np.ndarray | None, ranks: list[int]) -> bool:

@@ -7,9 +7,9 @@ options, metadata) stands aside by the episode's number.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
@@ -120,7 +120,7 @@ class EpisodeFacts:
     last_missing: bool = False
 
     @staticmethod
-    def of(seed: Any, options: Any, metadata: Any) -> EpisodeFacts:
+    def of(seed: Any, options: Any, metadata: Any, *, last_missing: bool = False) -> EpisodeFacts:
         """Check and copy.
 
         Raises:
@@ -131,7 +131,7 @@ class EpisodeFacts:
         except TypeError as error:
             raise InvalidArgumentError(f"seed={seed!r}: expected a whole number or None.") from error
         kept = None if options is None else dump_json(_mapping("options", options))
-        return EpisodeFacts(number, kept, _mapping("metadata", metadata))
+        return EpisodeFacts(number, kept, _mapping("metadata", metadata), last_missing=last_missing)
 
     def with_metadata(self, metadata: Any) -> EpisodeFacts:
         """Return the same with more metadata; new values count before old ones."""
@@ -155,7 +155,7 @@ def _mapping(name: str, value: Any) -> dict[Any, Any]:
 
 def timestamp_now() -> int:
     """Return the present, in microseconds since 1970, UTC."""
-    return int(datetime.now(UTC).timestamp() * 1e6)
+    return time.time_ns() // 1000
 
 
 def end_reason_of(terminated: bool, truncated: bool, otherwise: EndReason) -> EndReason:
@@ -167,11 +167,26 @@ def end_reason_of(terminated: bool, truncated: bool, otherwise: EndReason) -> En
 
 def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | list[float]:
     """Add rewards, shape (n,) or (n, k), to a return one after the other, as a plain loop would."""
-    sums = np.zeros((len(rewards) + 1, *rewards.shape[1:]))
+    rows = np.empty((len(rewards) + 1, *rewards.shape[1:]))
     # The sum of a lane or a recovered episode begins with 0.0, whatever the shape of its rewards.
-    sums[0], sums[1:] = total, rewards
-    with np.errstate(over="ignore", invalid="ignore"):  # inf and -inf may come together
-        return np.cumsum(sums, axis=0, out=sums)[-1].tolist()
+    rows[0], rows[1:] = total, rewards
+    return sums_in_order(rows, np.zeros(len(rows), np.intp), 1)[0].tolist()
+
+
+def sums_in_order(rewards: np.ndarray, episodes: np.ndarray, count: int) -> np.ndarray:
+    """Return the sums of some episodes, (count,) or (count, k), each added as by a plain loop from 0.0 on.
+
+    Args:
+        rewards: shape (n,) or (n, k).
+        episodes: which of them each row belongs to, from 0 on.
+    """
+    # Unlike a sum, `bincount` adds in the order of the rows, and inf to -inf without a warning.
+    if rewards.ndim == 1:
+        return np.bincount(episodes, rewards, count)
+    sums = np.empty((count, rewards.shape[1]))
+    for objective, column in enumerate(rewards.T):
+        sums[:, objective] = np.bincount(episodes, column, count)
+    return sums
 
 
 def team_flags(agents: Sequence[AgentRecord]) -> tuple[bool, bool]:

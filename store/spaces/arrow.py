@@ -100,6 +100,8 @@ def elements_of(array: pa.Array) -> tuple[pa.Array, tuple[int, ...] | None]:
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return a type without views, dictionaries and runs at any depth: Arrow can take from it and cast it."""
+    if pa.types.is_primitive(kind):  # most
+        return kind
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
     if pa.types.is_string_view(kind):

@@ -210,6 +210,50 @@ def test_packets_are_copied_from_a_file_per_episode(tmp_path: Path, name: str) -
     assert store.handle.manifest.encodings == {COLUMN: el.Video(codec)}
 
 
+def two_encoders(file: Path) -> Path:
+    """A video of all episodes; keyframes of its second half have the parameters of another encoder."""
+    whole, middle = pictures(int(STARTS[-1])), int(STARTS[4])
+    halves = [
+        encode(file.with_name("a.mp4"), whole[:middle], "libx264", {"g": "4", "bf": "0"}, STARTS.tolist()),
+        encode(
+            file.with_name("b.mp4"),
+            whole[middle:],
+            "libx264",
+            {"g": "4", "bf": "0", "x264-params": "ref=4:cabac=0:no-8x8dct=1"},
+            (STARTS - middle).tolist(),
+        ),
+    ]
+    with av.open(str(halves[0])) as first, av.open(str(halves[1])) as second, av.open(str(file), "w") as box:
+        stream: Any = box.add_stream_from_template(first.streams.video[0])
+        ticks = int(1 / (30 * first.streams.video[0].time_base))
+        extra = bytes(second.streams.video[0].codec_context.extradata)
+        behind = 8 + int.from_bytes(extra[6:8])
+        size = int.from_bytes(extra[behind + 1 : behind + 3])
+        units = extra[8:behind], extra[behind + 3 : behind + 3 + size]
+        parameters = b"".join(len(unit).to_bytes(4) + unit for unit in units)
+        for half, start in ((first, 0), (second, middle)):
+            for packet in half.demux(video=0):
+                if not packet.size:
+                    continue
+                has = half is second and packet.is_keyframe
+                copied: Any = av.Packet((parameters if has else b"") + bytes(packet))
+                copied.stream, copied.time_base = stream, packet.time_base
+                copied.pts, copied.dts = packet.pts + start * ticks, packet.dts + start * ticks
+                copied.is_keyframe = packet.is_keyframe
+                box.mux(copied)
+    for half in halves:
+        half.unlink()
+    return file
+
+
+def test_a_file_of_two_encoders_shows_what_a_player_shows(tmp_path: Path) -> None:
+    """Packets are copied from both."""
+    root = dataset(tmp_path / "ds", two_encoders)
+    store, _ = brought(root, tmp_path / "store")
+    assert all(same(seen(store), by_episode(decoded(video_of(root)))))
+    assert is_copied(store, video_of(root))
+
+
 def stated(codec: str) -> dict[str, Any]:
     """The feature with the codec that LeRobot states."""
     return {CAMERA: {**FEATURE[CAMERA], "info": {"video.codec": codec}}}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from ...store.journal.episodes import (
     NO_FACTS,
     EndReason,
     EpisodeColumns,
-    add_in_order,
     end_reason_of,
+    sums_in_order,
     timestamp_now,
 )
 from ...store.schema import StepSchema
@@ -106,8 +105,6 @@ def _bulk(
         flags = bool(terminated[index]), bool(truncated[index])
         reasons.append(end_reason_of(*flags, own.end_reason or "cut"))
         own.check(int(lengths[index]), reasons[-1], piece.names[index])
-    stops = np.cumsum(lengths).tolist()
-    zero: Any = [0.0] * schema.reward_shape[0] if schema.reward_shape else 0.0
     now = np.full(count, timestamp_now())
     episodes = EpisodeColumns(
         number=numbers,
@@ -115,9 +112,7 @@ def _bulk(
         started_at=now,
         ended_at=now,
         length=lengths,
-        episode_return=np.array(
-            [add_in_order(zero, rewards[start:stop]) for start, stop in pairwise([0, *stops])], np.float64
-        ),
+        episode_return=sums_in_order(rewards, np.repeat(np.arange(count), lengths), count),
         terminated=terminated,
         truncated=truncated,
         end_reason=reasons,

@@ -112,14 +112,13 @@ class ArrowFacts:
         if seed is None and row.get(_WIDE_SEED) is not None:
             seed = int(row[_WIDE_SEED])
         source_key = row.get(SOURCE_KEY)
-        facts = EpisodeFacts.of(seed, options, with_source_key(_metadata(row), source_key))
         last = row.get(LAST_OBSERVATION.name)
         if last not in (None, MISSING):
             raise InvalidArgumentError(
                 f"`{LAST_OBSERVATION.name}` is {last!r} in `episodes`; expected NULL or {MISSING!r}."
             )
-        if last == MISSING:
-            facts = replace(facts, last_missing=True)
+        metadata = with_source_key(_metadata(row), source_key)
+        facts = EpisodeFacts.of(seed, options, metadata, last_missing=last == MISSING)
         return EpisodeSays(facts, row.get(_ENV_INDEX), reason, row.get(_LENGTH), source_key)
 
     def check_end(self, episodes: int) -> None:

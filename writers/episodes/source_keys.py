@@ -103,8 +103,7 @@ class SourceKeys:
 
     def _all(self) -> set[str]:
         if self._known is None:
-            recover_unclosed(self._store)
-            self._known = {source.key for source in committed_sources(self._store.layout)}
+            self._known = {*known_sources(self._store)}
         return self._known
 
 
@@ -146,7 +145,17 @@ class Source:
     digest: str | None
 
 
-def committed_sources(layout: Layout) -> Iterator[Source]:
+def known_sources(store: StoreHandle) -> dict[str, Source]:
+    """Return the sources of a store's episodes by key, also of those that an unclosed writer has left.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError: those cannot be committed for now; call again.
+    """
+    recover_unclosed(store)
+    return {source.key: source for source in _committed(store.layout)}
+
+
+def _committed(layout: Layout) -> Iterator[Source]:
     """Yield the sources of those episodes in the newest version of the store that have a key."""
     table = layout.table(EPISODES)
     columns = [METADATA.column((name,)) for name in (SOURCE_KEY, SOURCE_DIGEST)]

@@ -359,7 +359,7 @@ def _size(path: Path, trust: bool) -> int:
         return file_state(path).st_size if is_file(path) else 0
     total = 0
     root = Path(os.path.realpath(path))
-    waiting = [root]
+    waiting: list[str | Path] = [root]
     while waiting:
         folder = waiting.pop()
         try:
@@ -372,11 +372,13 @@ def _size(path: Path, trust: bool) -> int:
                 continue
             raise access_error(f"{folder} of the source cannot be listed", error, folder) from error
         for entry in entries:
-            if not trust and (entry.is_symlink() or not (entry.is_dir() or entry.is_file())):
-                _check_entry(root, Path(entry.path))
             if entry.is_dir(follow_symlinks=False):
-                waiting.append(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False) or is_file(entry.path):
+                waiting.append(entry.path)
+                continue
+            is_plain = entry.is_file(follow_symlinks=False)
+            if not (is_plain or trust):
+                _check_entry(root, Path(entry.path))
+            if is_plain or is_file(entry.path):
                 total += entry.stat().st_size
     return total
 

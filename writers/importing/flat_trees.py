@@ -85,7 +85,7 @@ class FlatTree(TreeDataset, FlatDataset):
     def _extras(self, arrays: Mapping[str, Any], place: str) -> dict[str, Any]:
         """Return the arrays that become step columns, by their names; count those left out."""
         layout = self.layout
-        rest = {name: array for name, array in arrays.items() if not layout.has_role(name)}
+        rest = layout.without_role(arrays)
         layout.check_named(rest, place)
         named = {name: name for name in rest}
         if layout.extra is not None:

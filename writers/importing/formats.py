@@ -268,13 +268,8 @@ class ForeignDataset(ABC):
 
     def guarded_parts(self) -> Iterator[Part]:
         """Yield the parts, with errors as those of `parts`, whatever a library raises."""
-        parts = self.parts()
-        while True:
-            with reading(self.source):
-                part = next(parts, None)
-            if part is None:
-                return
-            yield part
+        with reading(self.source):
+            yield from self.parts()
 
     def load(self, part: Part) -> ForeignEpisode | ForeignTable | None:
         """Load a part; booleans of Discrete spaces are 0 and 1.
@@ -291,11 +286,11 @@ class ForeignDataset(ABC):
                 return replace(loaded, steps=steps)
         if loaded is None:
             return None
-        return replace(
-            loaded,
-            observations=numbered(self.observation_space, loaded.observations),
-            actions=numbered(self.action_space, loaded.actions),
-        )
+        observations = numbered(self.observation_space, loaded.observations)
+        actions = numbered(self.action_space, loaded.actions)
+        if observations is loaded.observations and actions is loaded.actions:
+            return loaded
+        return replace(loaded, observations=observations, actions=actions)
 
     def close(self) -> None:  # noqa: B027 (most formats hold nothing open)
         """Close files; called once."""

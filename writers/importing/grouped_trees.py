@@ -78,7 +78,7 @@ class GroupedTree(TreeDataset):
         layout, group = self.layout, OpenedGroup(self.groups[name])
         place = f"{self.path}: {name}" if name else str(self.path)
         with reading(place):
-            rest = {path: array for path, array in group.arrays().items() if not layout.has_role(path)}
+            rest = layout.without_role(group.arrays())
             flags = {role: group[path] for role in _SINGLE if (path := layout.there(role, group)) is not None}
             action = self.part(group, layout.action, place)
             observed = self.part(group, layout.observation, place)

@@ -120,11 +120,14 @@ class TreeLayout:
                 return name + path[len(named) :]
         return path
 
-    def has_role(self, path: str) -> bool:
-        """Return whether a path, or a group that it is in, has a role."""
+    def without_role(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arrays by path that have no role, and are in no group that has one."""
         roles = (self.observation, self.action, self.following, self.reward, self.terminated)
         roles += (self.truncated, self.done, self.last, self.info, self.episode, self.unused)
-        return any(is_below(path, each) for role in roles if role for each in paths_of(role))
+        taken = [each for role in roles if role for each in paths_of(role)]
+        return {
+            path: array for path, array in arrays.items() if not any(is_below(path, each) for each in taken)
+        }
 
 
 def paths_of(part: Paths) -> Iterator[str]:

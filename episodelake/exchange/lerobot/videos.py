@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import DatasetError
 from ...plugin import check_bytes, reading
 from ...types import EncodedFrames
-from ..video_files import changes_decoder, copied_frames, opened_video, seek_before
+from ..video_files import CopiedFrames, changes_decoder, opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -128,7 +128,7 @@ class OpenVideos:
     """Video files that stay open for the next episodes: one of each camera."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Path, ExitStack, tuple[Any, Any]]] = {}
+        self._open: dict[str, tuple[Path, ExitStack, tuple[Any, Any, CopiedFrames]]] = {}
 
     def copied(
         self, camera: str, span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
@@ -143,22 +143,22 @@ class OpenVideos:
         Raises:
             DatasetError: the file is damaged, or a frame is missing.
         """
-        container, stream = self._opened(camera, span.file)
+        container, stream, frames = self._opened(camera, span.file)
         with reading(span.file, "cannot be decoded"):
             packets = span_packets(container, stream, span, fps)
-            copied = copied_frames(packets, stream, frame_stamps(packets, stream, span, times, fps), shape)
+            copied = frames.of(packets, stream, frame_stamps(packets, stream, span, times, fps), shape)
         if any(map(changes_decoder, packets)):
             # The file gives them once only, and not all of its packets are decoded.
             self._close(camera)
         return copied
 
-    def _opened(self, camera: str, file: Path) -> tuple[Any, Any]:
+    def _opened(self, camera: str, file: Path) -> tuple[Any, Any, CopiedFrames]:
         if camera not in self._open or self._open[camera][0] != file:
             self._close(camera)
             with ExitStack() as stack:
                 # Only the first frame of an episode is decoded: threads would decode more of them.
                 opened = stack.enter_context(opened_video(file, threads="NONE"))
-                self._open[camera] = file, stack.pop_all(), opened
+                self._open[camera] = file, stack.pop_all(), (*opened, CopiedFrames())
         return self._open[camera][2]
 
     def _close(self, camera: str) -> None:
