@@ -151,18 +151,21 @@ class TestRagged(LoaderContract):
     paired = True
 
 
+@pytest.mark.further
 class TestRaggedNSteps(LoaderContract):
     """Such transitions over several steps."""
 
     kind = Kind(el.NSteps(3, gamma=0.9), store="ragged")
 
 
+@pytest.mark.further
 class TestRaggedWindows(LoaderContract):
     """Windows of values of different lengths, some of whose rows are padding."""
 
     kind = Kind(el.Windows(3, stride=2, pad="left", burn_in=1), store="ragged")
 
 
+@pytest.mark.further
 class TestRaggedDeltas(LoaderContract):
     """Values of different lengths at relative steps."""
 
@@ -171,6 +174,7 @@ class TestRaggedDeltas(LoaderContract):
     )
 
 
+@pytest.mark.further
 class TestRaggedEpisodes(LoaderContract):
     """Whole episodes of values of different lengths."""
 
@@ -196,6 +200,7 @@ KINDS = st.one_of(
 )
 
 
+@pytest.mark.further
 @given(KINDS, st.sampled_from(FACTORS["view"]), st.sampled_from(["memory", "stream"]), st.integers(0, 2))
 def test_units_with_any_arguments(
     worlds: dict[str, World], units: el.types.Units, view: str, cache: str, columns: int

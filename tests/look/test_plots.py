@@ -886,6 +886,7 @@ def test_late_success_is_no_outlier(tmp_path: Path) -> None:
     assert {row["value"] for row in rows_of(store.plot.returns(), "circle")} >= {500.0}
 
 
+@pytest.mark.further
 def test_specifications_are_those_of_altair(store: el.EpisodeStore) -> None:
     """`to_dict` gives what Altair itself reads again."""
     for chart in (store.plot.returns(), store.plot.return_histogram(), store[0].plot()):

@@ -735,6 +735,7 @@ with el.open(sys.argv[1]).writer() as writer:
     check_views(store)
 
 
+@pytest.mark.further
 def test_a_killed_process_keeps_what_it_flushed(store: el.EpisodeStore) -> None:
     """Of several open rollouts; a discarded one stays discarded."""
     program = """

@@ -517,6 +517,7 @@ play(recorder, [3])
 """
 
 
+@pytest.mark.further
 def test_a_process_that_ends_unclosed_encodes(store: el.EpisodeStore) -> None:
     """No thread can be started then; nothing is printed."""
     assert child(UNCLOSED, store.path) == ""
