@@ -585,6 +585,7 @@ def contents(view: Any) -> list[Any]:
     return [(each.messages, each.parents, each.sampled, str(each.tokens), each.reward) for each in rollouts]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["folder", "memory", "objects"])
 def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> None:
     """Filters, orders, copies, merges, compaction, deletion and publishing keep them, and the views."""

@@ -104,6 +104,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("codec", CODECS)
 def test_damaged_chunks_give_frames_or_an_error(codec: str) -> None:
     """Header, sizes, extradata and packets: no crash, no hang, no other error, nothing printed."""
