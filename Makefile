@@ -55,7 +55,7 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, also of reads, and sixteen writers
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/store/test_faults.py tests/writers/test_vector_crash.py tests/writers/test_interrupts.py \
-	  tests/store/test_maintenance_interrupts.py tests/writers/test_recorder.py tests/store/test_visible_steps.py \
+	  tests/store/test_maintenance_interrupts.py tests/store/test_visible_steps.py \
 	  tests/store/test_failing_reads.py \
 	  tests/writers/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 

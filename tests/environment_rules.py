@@ -48,6 +48,30 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"end": "continued"},
 )
 
+#: Rules about code that recorders share: `make test` runs them for one recorder of each kind.
+SHARED_RULES = (
+    "test_spaces_are_stored_exactly_by_themselves",
+    "test_rewards_of_every_number_type_are_stored",
+    "test_vector_rewards_are_stored",
+    "test_integers_are_exact_or_refused",
+    "test_values_are_cast_only_where_it_is_asked_for",
+    "test_seeds_of_any_size_come_back",
+    "test_a_key_may_change_its_type_between_runs",
+    "test_handles_at_the_same_time_keep_apart",
+    "test_recording_nothing_leaves_an_empty_store",
+    "test_an_exception_in_the_block_keeps_what_there_was",
+    "test_a_closed_recorder_refuses_to_go_on",
+    "test_closing_closes_the_environment_once",
+    "test_recorders_are_neither_copied_nor_pickled",
+    "test_what_cannot_be_recorded_is_refused",
+    "test_only_chosen_infos_are_stored",
+    "test_callbacks_cannot_change_what_is_being_recorded",
+    "test_an_action_that_does_not_fit_leaves_all_as_it_was",
+    "test_a_full_disk_stops_a_step_before_the_environment_moves",
+    "test_steps_reach_the_journal_by_count",
+    "test_episodes_show_by_count",
+)
+
 
 def lane_of(step: el.types.StepData) -> int:
     """Which environment a step is of."""

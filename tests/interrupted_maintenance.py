@@ -22,12 +22,12 @@ from types import FrameType
 from typing import Any
 
 import duckdb
-import pandas  # noqa: F401 (PyArrow imports it when it first makes Python values, in every child anew)
 import polars as pl
 from deltalake import DeltaTable
 
 import episodelake as el
 from maintenance_stores import make_awkward_store, write_awkward
+from preloading import preload
 from waiting import wait_for_journal
 
 LIBRARY = str(Path(el.__file__).resolve().parents[1])
@@ -258,6 +258,7 @@ def in_child(work: Callable[[], Any]) -> Any:
 def main(folder: Path, stride: int, offset: int, operations: Sequence[str]) -> None:
     """Strike every `stride`th line of these operations, beginning with the one at `offset`."""
     # Children need not look at what was imported.
+    preload()
     gc.freeze()
     in_child(lambda: make(folder))
 

@@ -36,8 +36,6 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 from pettingzoo import AECEnv, ParallelEnv
@@ -46,9 +44,9 @@ import episodelake as el
 import episodelake.store
 import episodelake.writers
 from episodelake.writers.session import run as env_packages
+from preloading import preload
 from waiting import PATIENCE, await_end
 
-IMPORTED = (pyarrow.dataset, pyarrow.parquet)
 FOLDERS = tuple(
     str(Path(module.__file__ or "").parent) for module in (episodelake.store, episodelake.writers)
 )
@@ -549,8 +547,10 @@ class Strike:
         self.armed = False
 
     def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        """The global trace function."""
-        return self._line if frame.f_code.co_filename.startswith(FOLDERS) else None
+        """The global trace function; a strike counts the visits in its own file only."""
+        file = frame.f_code.co_filename
+        counted = file == self.target[0] if self.target else file.startswith(FOLDERS)
+        return self._line if counted else None
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line" and self.armed and frame.f_lasti not in _uninterruptible(frame.f_code):
@@ -743,6 +743,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     # What is installed is read once for all children, and they need not look at what was imported.
+    preload()
     env_packages._distributions()
     gc.freeze()
     for line in sys.stdin:

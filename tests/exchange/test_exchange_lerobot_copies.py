@@ -170,6 +170,7 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.
     assert len({number for number, _ in placed(tmp_path / "out")}) > 1
 
 
+@pytest.mark.further
 def test_frames_that_no_packets_hold_are_encoded(tmp_path: Path) -> None:
     """Raw frames, lossless ones, and episodes of both kinds; the report counts them by feature."""
     for number, encoding in enumerate((None, el.Video(lossless=True))):

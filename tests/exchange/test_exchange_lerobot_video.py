@@ -458,6 +458,7 @@ def test_a_space_of_the_caller_without_frames_takes_decoded_ones(tmp_path: Path)
     assert report.lost["frames of lossy video"] == sum(LENGTHS)
 
 
+@pytest.mark.further
 def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
     """The journal has chunks that were copied; nothing is imported twice."""
     root = small(tmp_path / "ds")

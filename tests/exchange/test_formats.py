@@ -61,6 +61,7 @@ DRIVER_RULES = (
     "test_an_export_stays_outside_stores",
 )
 #: Rules that take seconds where reading a source does; the others show in the ordinary run that they hold.
+ROUND_TRIP = "test_episodes_come_back_or_a_loss_names_what_does_not"
 COSTLY_RULES = (
     "test_damage_is_an_error_with_its_place",
     "test_nothing_in_a_source_runs",
@@ -209,7 +210,7 @@ class TestLeRobot(Contract):
     """Folders of LeRobot v3.0."""
 
     format = "lerobot"
-    further_rules: ClassVar = COSTLY_RULES
+    further_rules: ClassVar = (ROUND_TRIP, *COSTLY_RULES)
     peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
@@ -220,7 +221,7 @@ class TestRLDS(Contract):
     """Folders of TFDS."""
 
     format = "rlds"
-    further_rules: ClassVar = COSTLY_RULES
+    further_rules: ClassVar = (ROUND_TRIP, *COSTLY_RULES)
     cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
@@ -585,19 +586,20 @@ def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
     assert read <= {getattr(find_format("sources", name), "name", name)}
 
 
+def _is_further(contract: type[Contract]) -> bool:
+    """Whether only `make test-cases` runs all cases of a format."""
+    return hasattr(contract, "pytestmark") or ROUND_TRIP in getattr(contract, "further_rules", ())
+
+
 @pytest.mark.parametrize(
     "contract",
-    [
-        each
-        for each in CHECKED
-        if issubclass(each, Contract) and hasattr(each, "pytestmark") and each is not TestFolder
-    ],
+    [each for each in CHECKED if issubclass(each, Contract) and each is not TestFolder and _is_further(each)],
     ids=lambda each: each.__name__,
 )
 def test_a_few_cases_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract: type[Contract]
 ) -> None:
-    """Of formats whose contract runs in `make test-cases`: one of the first, one of a space, and a camera."""
+    """Of formats whose cases `make test-cases` runs: one of the first, one of a space, and a camera."""
     if contract is TestRerun and find_spec("rerun") is None:
         pytest.skip("needs rerun")
     number = CHECKED.index(contract)

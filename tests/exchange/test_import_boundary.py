@@ -86,6 +86,7 @@ def test_delta_logs_list_no_file_outside(tmp_path: Path) -> None:
             el.import_dataset(folder, tmp_path / "into")
 
 
+@pytest.mark.further
 def test_patterns_are_lerobots_alone(tmp_path: Path) -> None:
     """A pattern that is none of LeRobot's is an error, and nothing of Python's format language runs."""
     cases: list[Any] = [

@@ -21,14 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Everything that a child needs is imported here, once.
-import duckdb
-import pandas
-import polars
-import pyarrow.dataset
-import pyarrow.parquet
-
-import episodelake
 from episodelake.writers.session import run as env_packages
 from faults.checking import check
 from faults.faults import DENIED, KILLS, LOOKING, Stage, Trial
@@ -36,9 +28,8 @@ from faults.promises import PromiseLog, Promises
 from faults.recording import DIED, Context, describe, guarded
 from faults.shim import EXIT_CODE, Call, Shim, read_log
 from faults.workloads import BYSTANDER, TEMPLATES, WORKLOADS, Workload
+from preloading import preload
 from waiting import await_end
-
-IMPORTED = (duckdb, episodelake, pandas, polars, pyarrow.dataset, pyarrow.parquet)
 
 
 @dataclass(frozen=True)
@@ -223,6 +214,7 @@ def _look(place: Place, torn: bool, by_writer: bool, report: Path) -> None:
 
 def main() -> None:
     """Serve requests until the input ends; answers have a descriptor of their own."""
+    preload()
     # What is installed is read once for all children, and they must not copy every page that they look at.
     env_packages._distributions()
     gc.freeze()

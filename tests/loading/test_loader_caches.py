@@ -447,6 +447,7 @@ def _advised(folder: Path) -> set[bool]:
     return {"rr" in each for each in flags}
 
 
+@pytest.mark.further
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 def test_files_larger_than_memory_are_read_by_the_page(
     store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,18 +53,21 @@ class TestTransitions(LoaderContract):
     in_workers = True
 
 
+@pytest.mark.further
 class TestNSteps(LoaderContract):
     """Transitions over several steps."""
 
     kind = Kind(el.NSteps(3, gamma=0.9))
 
 
+@pytest.mark.further
 class TestWindows(LoaderContract):
     """Whole windows, which short episodes do not have."""
 
     kind = Kind(el.Windows(4, stride=2))
 
 
+@pytest.mark.further
 class TestWindowsPaddedLeft(LoaderContract):
     """Windows that end at the last step."""
 
@@ -77,6 +80,7 @@ class TestWindowsPaddedRight(LoaderContract):
     kind = Kind(el.Windows(3, stride=2, pad="right", burn_in=2))
 
 
+@pytest.mark.further
 class TestDeltas(LoaderContract):
     """Values at relative steps."""
 
@@ -112,6 +116,7 @@ class TestGroup(LoaderContract):
     paired = True
 
 
+@pytest.mark.further
 class TestGroupNSteps(LoaderContract):
     """Transitions over several steps, which end with the agent."""
 
@@ -132,6 +137,7 @@ class TestJoint(LoaderContract):
     in_workers = True
 
 
+@pytest.mark.further
 class TestJointWindows(LoaderContract):
     """Windows of all agents of a group side by side."""
 
@@ -151,18 +157,21 @@ class TestRagged(LoaderContract):
     paired = True
 
 
+@pytest.mark.further
 class TestRaggedNSteps(LoaderContract):
     """Such transitions over several steps."""
 
     kind = Kind(el.NSteps(3, gamma=0.9), store="ragged")
 
 
+@pytest.mark.further
 class TestRaggedWindows(LoaderContract):
     """Windows of values of different lengths, some of whose rows are padding."""
 
     kind = Kind(el.Windows(3, stride=2, pad="left", burn_in=1), store="ragged")
 
 
+@pytest.mark.further
 class TestRaggedDeltas(LoaderContract):
     """Values of different lengths at relative steps."""
 
@@ -171,6 +180,7 @@ class TestRaggedDeltas(LoaderContract):
     )
 
 
+@pytest.mark.further
 class TestRaggedEpisodes(LoaderContract):
     """Whole episodes of values of different lengths."""
 

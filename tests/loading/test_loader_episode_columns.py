@@ -32,6 +32,7 @@ def test_an_annotation_that_changes_is_mapped_again(tmp_path: Path) -> None:
         assert set(batch["mark"]) == {value}
 
 
+@pytest.mark.further
 def test_texts_are_refused_by_name_and_transforms_map_them(view: el.EpisodeView) -> None:
     """JAX and TensorDicts have no texts; a transform makes numbers of them."""
     levels = [level or "" for level in view.episodes.collect()["level"]]

@@ -185,6 +185,7 @@ def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_
     assert (run.returncode, run.stdout, run.stderr) == (0, "4\n", "")
 
 
+@pytest.mark.further
 def test_a_thread_goes_on_after_the_main_thread(store: el.EpisodeStore, tmp_path: Path) -> None:
     """A thread that outlives the main thread gets all batches; by then no executor takes work."""
     program = (

@@ -399,6 +399,7 @@ def test_the_memory_of_a_stream_is_bounded(tmp_path: Path) -> None:
     assert int(told[0]) < buffer + 256 * 2**20
 
 
+@pytest.mark.further
 @settings(max_examples=examples(60))
 @given(
     drawn_stores,

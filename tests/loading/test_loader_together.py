@@ -89,6 +89,7 @@ def test_priorities_of_mapped_and_stacked_tensors(store: el.EpisodeStore, cache:
     assert assert_identical(as_numpy(other), expected) == assert_identical(as_numpy(copy), expected) == 16
 
 
+@pytest.mark.further
 def test_following_derives_and_stacks_new_episodes(tmp_path: Path) -> None:
     """Whatever is drawn is what a loader of the newest version has, also after the arrays have moved."""
     space, actions = gym.spaces.Box(0, 255, (2, 2), np.uint8), gym.spaces.Discrete(2)

@@ -79,6 +79,7 @@ def test_workers_share_the_places_of_an_epoch(
     assert not any(walks)
 
 
+@pytest.mark.further
 def test_a_persistent_loader_is_moved_in_the_middle(store: el.EpisodeStore) -> None:
     """A state that is loaded while workers are ahead, or after `iter`, counts; the old iteration says so."""
     plain = places(loader_of(store))
@@ -111,6 +112,7 @@ def test_the_original_stays_where_it_stood(store: el.EpisodeStore) -> None:
     assert loader.state_dict()["identity"] == original.state_dict()["identity"]
 
 
+@pytest.mark.further
 def test_a_tensordict_comes_from_workers_too(store: el.EpisodeStore) -> None:
     """What workers send is put together by the parent, and moved to the device there."""
     tensordict = pytest.importorskip("tensordict")
@@ -169,6 +171,7 @@ def test_a_worker_that_is_killed_loses_no_batch(store: el.EpisodeStore) -> None:
     assert places(seen) + places(loader) == places(loader_of(store))
 
 
+@pytest.mark.further
 def test_a_loader_with_workers_is_pickled(store: el.EpisodeStore) -> None:
     """Its copy makes workers of its own, and goes on from the same batch."""
     loader = loader_of(store).torch_loader(2, persistent_workers=True)

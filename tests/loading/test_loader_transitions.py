@@ -49,6 +49,7 @@ def test_sets_of_numbers_find_places_and_counts(marks: list[bool]) -> None:
     assert found.below(every).tolist() == [sum(marks[:number]) for number in every]
 
 
+@pytest.mark.further
 @looped("name", FACTORS["view"])
 def test_steps_are_those_of_a_loop(views: dict[str, Any], name: str) -> None:
     """Conditions in SQL and in Polars find the same rows, those that a user would find by hand."""
@@ -104,6 +105,7 @@ def test_a_state_of_another_choice_is_refused(views: dict[str, Any]) -> None:
     assert places(loaders[0]) == all_places(view)
 
 
+@pytest.mark.further
 def test_conditions_see_the_view_and_the_next_row(views: dict[str, Any]) -> None:
     """Values of the next row, aggregates over the view, subqueries and parameters; NULL is not chosen."""
     view = views["scattered"]

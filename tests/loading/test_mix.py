@@ -295,6 +295,7 @@ class CountedFeed:
         return {}
 
 
+@pytest.mark.further
 def test_taking_units(stores: Stores) -> None:
     """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
     for shard, kind, streams in itertools.product(

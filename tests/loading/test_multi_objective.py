@@ -176,6 +176,7 @@ class TwoGoals(Comings):
         return observations, vectors, *rest  # type: ignore[return-value]
 
 
+@pytest.mark.further
 def test_several_agents_with_several_objectives(tmp_path: Path) -> None:
     """Each agent's return is a vector, the episode's is their sum, also after a crash and maintenance."""
     store = el.create(tmp_path / "store", TwoGoals())

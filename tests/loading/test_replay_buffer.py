@@ -166,6 +166,7 @@ def _play(env: gymnasium.Env, plain: Plain, steps: int, cut_every: int = 0) -> N
             plain.reset(env.reset()[0])
 
 
+@pytest.mark.further
 def test_steps_can_be_sampled_at_once(tmp_path: Path) -> None:
     """At any moment a buffer has the newest transitions, their spans and sequences, as plain lists have."""
     for folder, (capacity, at_once) in with_folders(itertools.product([1, 5, 23, 200], [1, 17]), tmp_path):
@@ -384,6 +385,7 @@ def test_batches_are_those_of_the_loader(tmp_path: Path) -> None:
         assert {tuple(value[row].tobytes() for value in ours.values()) for row in range(1000)} == loaded
 
 
+@pytest.mark.further
 def test_memory_is_bounded_and_exact_for_the_shortest_episodes(tmp_path: Path) -> None:
     """Episodes of one step and resets without one need more observations, but twice as many at most."""
     store, plain = _store(tmp_path / "store"), Plain(3000)
@@ -486,6 +488,7 @@ def test_nested_spaces(tmp_path: Path) -> None:
     assert loaded["observation"]["a"].dtype == batch["observation"]["a"].dtype
 
 
+@pytest.mark.further
 def test_one_thread_records_and_one_samples(tmp_path: Path) -> None:
     """Every batch that is sampled during recording has whole transitions, in every row buffer's turn."""
     store = _store(tmp_path / "store")

@@ -138,6 +138,7 @@ def _has_tensordict() -> bool:
     return True
 
 
+@pytest.mark.further
 def test_windows_and_episodes_are_folded_without_their_padding(
     store: el.EpisodeStore, policy: Policy
 ) -> None:

@@ -305,6 +305,7 @@ def test_both_ways_store_the_same(seen: str, done: str, flush_steps: int | None,
         assert_frame_equal(one, two)
 
 
+@pytest.mark.further
 def test_a_process_that_dies_leaves_the_same_journal(tmp_path: Path) -> None:
     """After `os._exit` recovery makes of the journal what a recorder that was closed has stored."""
     closed = el.create(tmp_path / "closed", Walk("numbers", "push", Reward))

@@ -312,6 +312,7 @@ def test_no_replay_without_environment(store: el.EpisodeStore) -> None:
 # Charts
 
 
+@pytest.mark.further
 @looped("name", list(OVERVIEWS))
 def test_overviews_have_a_brush(store: el.EpisodeStore, name: str) -> None:
     """Dragging over a chart of all runs chooses; each field that it can choose by is a column of episodes."""

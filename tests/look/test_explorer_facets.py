@@ -111,6 +111,7 @@ def test_usual_facets(episodes: EpisodeList) -> None:
     assert "episode_id" not in episodes.facetable
 
 
+@pytest.mark.further
 def test_bars_are_what_duckdb_counts(
     store: el.EpisodeStore, episodes: EpisodeList, plain: Callable[[str], int]
 ) -> None:

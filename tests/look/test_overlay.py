@@ -62,6 +62,7 @@ def test_first_divergence(store: el.EpisodeStore) -> None:
     assert {key: line[0][0] for key, line in later.items()} == {store[k].id: -3 for k in (1, 2)}
 
 
+@pytest.mark.further
 def test_the_legend_tells_episodes_apart(tmp_path: Path) -> None:
     """Long names of runs hide no number, as drawn; runs of one name differ by their ids."""
     store = el.create(tmp_path / "store", observation_space=Box(-1, 1, (1,)), action_space=Discrete(2))

@@ -193,6 +193,7 @@ def test_runs_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:
     assert names == {run for (run,) in raw(store, "SELECT run_id FROM runs")}
 
 
+@pytest.mark.further
 def test_many_episodes_are_sampled_in_the_same_way(
     store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +211,7 @@ def test_many_episodes_are_sampled_in_the_same_way(
     assert sum(row["episodes"] for row in rows_of(first, "line")) == 43
 
 
+@pytest.mark.further
 def test_extremes_and_wild_returns_are_drawn(tmp_path: Path) -> None:
     """Of 6,000 episodes the largest and smallest returns are points; NaN and infinity are crosses."""
     random = np.random.default_rng(0)
@@ -484,6 +486,7 @@ def test_each_element_of_an_episode_has_a_panel(tmp_path: Path, monkeypatch: pyt
     assert panels() == [["reward"], ["action"], elements]
 
 
+@pytest.mark.further
 def test_many_numbers_are_a_heat_map(tmp_path: Path) -> None:
     """A column of many numbers has a row for each, named by the card, and keeps a spike and a NaN."""
     values = np.random.default_rng(0).normal(size=(3001, 12)).astype(np.float32)
@@ -688,6 +691,7 @@ def test_nothing_to_draw_is_told(tmp_path: Path, name: str) -> None:
         getattr(none.plot, name)()
 
 
+@pytest.mark.further
 def test_numbers_that_no_axis_holds_are_told(tmp_path: Path) -> None:
     """NaN, infinite and huge returns are left out and counted; a store of nothing else says so."""
     store = scores(tmp_path / "store", {"a": [1.0, math.nan, math.inf, -math.inf, 1.7e308, 2.0]})
@@ -700,6 +704,7 @@ def test_numbers_that_no_axis_holds_are_told(tmp_path: Path) -> None:
         store.filter("isnan(episode_return)").plot.returns()
 
 
+@pytest.mark.further
 def test_extreme_but_finite_returns_are_drawn(tmp_path: Path) -> None:
     """The largest numbers that are drawn do not overflow on their way."""
     store = scores(tmp_path / "store", {"a": [1e300, -1e300, 5e299] * 10})
@@ -858,6 +863,7 @@ def test_an_axis_ends_before_outliers_and_marks_them(tmp_path: Path) -> None:
     assert len(rows_of(plot.returns(scale="linear"), "circle")) == len(values)
 
 
+@pytest.mark.further
 def test_a_log_axis_takes_negative_values_and_says_so(tmp_path: Path) -> None:
     """The scale is linear near 0; other scales are refused; lengths have them, too."""
     store = scores(tmp_path / "store", {"run": [-1e5, -1.0, 0.0, 1.0, 1e5]})
@@ -876,6 +882,7 @@ def test_a_clipped_axis_of_equal_values_is_whole(tmp_path: Path) -> None:
     assert 9.0 in {row["value"] for row in rows_of(chart, "circle")}
 
 
+@pytest.mark.further
 def test_late_success_is_no_outlier(tmp_path: Path) -> None:
     """The last episodes of a training are on the axis, however few succeed."""
     store = scores(tmp_path / "store", {"run": [*np.linspace(0, 1, 985).tolist(), *([500.0] * 15)]})
@@ -886,6 +893,7 @@ def test_late_success_is_no_outlier(tmp_path: Path) -> None:
     assert {row["value"] for row in rows_of(store.plot.returns(), "circle")} >= {500.0}
 
 
+@pytest.mark.further
 def test_specifications_are_those_of_altair(store: el.EpisodeStore) -> None:
     """`to_dict` gives what Altair itself reads again."""
     for chart in (store.plot.returns(), store.plot.return_histogram(), store[0].plot()):

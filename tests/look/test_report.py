@@ -76,6 +76,7 @@ def test_a_site_has_a_page_for_each_episode(tmp_path: Path, monkeypatch: pytest.
     assert "0 episodes" in (tmp_path / "none" / "index.html").read_text("utf-8")
 
 
+@pytest.mark.further
 def test_a_view_reports_on_its_own_episodes(tmp_path: Path) -> None:
     """Counts and charts are those of the view; a view without episodes has a report, too."""
     store = scores(tmp_path / "store", {"a": [1.0, 2.0, 3.0], "b": [50.0]})
@@ -85,6 +86,7 @@ def test_a_view_reports_on_its_own_episodes(tmp_path: Path) -> None:
     assert "0 episodes" in empty.text and "cannot be shown" not in empty.text
 
 
+@pytest.mark.further
 def test_what_a_store_names_is_text(tmp_path: Path) -> None:
     """Names of folders and runs run nothing."""
     store = scores(tmp_path / "<img src=x onerror=alert(1)>", {name: [1.0, 2.0] for name in HOSTILE})
@@ -93,6 +95,7 @@ def test_what_a_store_names_is_text(tmp_path: Path) -> None:
     assert "<img src=x onerror=alert(1)>" in page.text
 
 
+@pytest.mark.further
 def test_what_is_damaged_is_named_and_the_rest_is_shown(sick: el.EpisodeStore, tmp_path: Path) -> None:
     """Steps that cannot be read leave the card and the charts of episodes."""
     copy = shutil.copytree(sick.path, tmp_path / "copy")
@@ -140,6 +143,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
         el.open(path).report("report\0.html")
 
 
+@pytest.mark.further
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     """A file that may not grow further, as on a full disk, takes nothing away."""
     store = scores(tmp_path / "store", {"a": [1.0, 2.0]})

@@ -792,7 +792,7 @@ except el.EpisodelakeError as error:
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.further
 @pytest.mark.parametrize("length", [100, 10**9])
 def test_a_file_that_cannot_grow_loses_nothing_that_was_journalled(tmp_path: Path, length: int) -> None:
     """A process whose files reach their size limit gets StoreAccessError; recovery finds what was written."""

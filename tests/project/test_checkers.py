@@ -48,6 +48,7 @@ def test_wrappers_around_a_recorder_are_specified(tmp_path: Path) -> None:
         assert isinstance(recorder, gymnasium.vector.VectorEnv) and recorder.spec == envs.spec
 
 
+@pytest.mark.further
 def test_pettingzoo_accepts_recorders(tmp_path: Path) -> None:
     """The API tests and the seed test of PettingZoo pass, and what they stepped is recorded."""
     from mpe2 import simple_reference_v3

@@ -160,6 +160,7 @@ def test_output_without_a_terminal_is_plain(demo: Demo) -> None:
     assert not re.search("[\u2500-\u257f]", demo.output)
 
 
+@pytest.mark.further
 def test_output_on_a_terminal_fits(tmp_path: Path) -> None:
     """On a terminal of 80 columns there is colour, and no line is longer."""
     shown = run(tmp_path / "d", episodes=2, terminal=True)
@@ -213,6 +214,7 @@ def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
     assert [(each.step, each.leaf) for each in told.differences] == [(episode.length - 1, "truncated")]
 
 
+@pytest.mark.further
 def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If an episode does not replay, the demo says how many and fails."""
 

@@ -60,6 +60,7 @@ def damage(path: Path, table: str, column: str, name: str = "*.parquet") -> Path
     return file
 
 
+@pytest.mark.further
 def test_a_damaged_page_is_named_before_an_engine_reads_it(tmp_path: Path) -> None:
     """Frames and queries over steps raise an error that names the file, also after a refresh."""
     for folder, reader in with_folders(READERS, tmp_path):

@@ -90,6 +90,7 @@ def with_metadata(path: Path, values: list[Any], *, runs: bool) -> el.EpisodeSto
     return store.refresh()
 
 
+@pytest.mark.further
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     values=st.lists(st.sampled_from(LONG_POOL), min_size=1, max_size=4),
@@ -168,6 +169,7 @@ def test_a_rounded_column_keeps_no_other_name(tmp_path: Path, runs: bool) -> Non
     assert lake.find(f"{name} > 1 and length < {ODD}")["matches"].to_list() == [2]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("runs", [False, True])
 def test_texts_beside_numbers_are_refused(tmp_path: Path, runs: bool) -> None:
     """A column of numbers, whose key has texts too, meets no text; the error says where they are."""

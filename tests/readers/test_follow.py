@@ -183,6 +183,7 @@ def test_its_memory_is_bounded_by_the_window(store: el.EpisodeStore) -> None:
     assert most <= 1.5 * 5 * 8 * row + row
 
 
+@pytest.mark.further
 @given(st.data())
 @settings(max_examples=examples(8), phases=[Phase.explicit, Phase.generate])
 def test_whatever_happens_it_shows_the_newest_version(data: st.DataObject) -> None:

@@ -55,6 +55,7 @@ def test_medians_and_quantiles_of_episodes(store: el.EpisodeStore) -> None:
             )
 
 
+@pytest.mark.further
 def test_groups_of_runs_have_bootstrap_bands(store: el.EpisodeStore) -> None:
     """A group's line is the interquartile mean of its runs' medians, within its band, and not the outlier."""
     from scipy.stats import trim_mean
@@ -193,6 +194,7 @@ def test_the_command_tells_the_numbers_of_the_chart(store: el.EpisodeStore, by: 
     assert [line[0] for line in lines[: len(rows)]] == sorted(expected)
 
 
+@pytest.mark.further
 def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
     """`--by` gives a line for each value; what a chart does not take is refused."""
     ends = json.loads(printed("plot", store.path, "returns", "--by", "end_reason", "--json"))
@@ -217,6 +219,7 @@ def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
     )
 
 
+@pytest.mark.further
 def test_outliers_flatten_nothing(tmp_path: Path) -> None:
     """Three of 1,000 returns are far away: charts show the others, and count them."""
     rng = np.random.default_rng(0)

@@ -360,7 +360,8 @@ def counting(calls: list[str]) -> Callable[[Any], int]:
     return lambda episode: calls.append(episode.id) or len(episode)
 
 
-@pytest.mark.parametrize("point", ["during", pytest.param("before", marks=pytest.mark.further), "after"])
+@pytest.mark.further
+@pytest.mark.parametrize("point", ["during", "before", "after"])
 def test_a_killed_process(store: el.EpisodeStore, point: str) -> None:
     """Killed while it computes, before the commit or after it: the same call makes it whole."""
     check_resumed(store, point, "local", "")
@@ -432,6 +433,7 @@ def test_a_store_in_the_place_of_another(store: el.EpisodeStore) -> None:
         Address.of(store.handle.layout, 0).open()
 
 
+@pytest.mark.further
 def test_a_process_that_dies(store: el.EpisodeStore) -> None:
     """It is an error, and nothing is committed."""
     with pytest.raises(el.errors.ComputationError, match="process that computes died"):

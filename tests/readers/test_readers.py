@@ -597,6 +597,7 @@ def test_integers_among_floats_stay_exact(tmp_path: Path) -> None:
     assert store[0].metadata == {"n": values[0]}
 
 
+@pytest.mark.further
 def test_many_segments_read_as_one(tmp_path: Path) -> None:
     """Forty segments of one episode each answer like one of forty."""
     lengths = [1 + number % 4 for number in range(40)]
@@ -729,6 +730,7 @@ def test_lists_and_masks_choose_episodes(store: el.EpisodeStore, kind: Any) -> N
         store[kind([12])]
 
 
+@pytest.mark.further
 @looped(
     ("keys", "flags"),
     [

@@ -202,6 +202,7 @@ def test_vector_rewards_and_odd_spaces_have_no_faults(tmp_path: Path) -> None:
     assert store.refresh().verify() == el.types.VerifyReport(4, 80, 4, ())
 
 
+@pytest.mark.further
 def test_long_episodes_add_up_across_row_groups(tmp_path: Path) -> None:
     """The return of an episode that takes several row groups is its rewards added in order, bit by bit."""
     store = el.create(
@@ -409,6 +410,7 @@ def test_equal_faults_are_summed_up(tmp_path: Path) -> None:
     assert fault.message.endswith("and 5 more.")
 
 
+@pytest.mark.further
 def test_batches_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Faults do not depend on how many rows are compared at a time, within a row group or over many."""
     monkeypatch.setattr("episodelake.store.segments.steps_file.GROUP_ROWS", 4)

@@ -585,6 +585,7 @@ def contents(view: Any) -> list[Any]:
     return [(each.messages, each.parents, each.sampled, str(each.tokens), each.reward) for each in rollouts]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("place", ["folder", "memory", "objects"])
 def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> None:
     """Filters, orders, copies, merges, compaction, deletion and publishing keep them, and the views."""
@@ -735,6 +736,7 @@ with el.open(sys.argv[1]).writer() as writer:
     check_views(store)
 
 
+@pytest.mark.further
 def test_a_killed_process_keeps_what_it_flushed(store: el.EpisodeStore) -> None:
     """Of several open rollouts; a discarded one stays discarded."""
     program = """

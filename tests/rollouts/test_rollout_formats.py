@@ -211,6 +211,7 @@ def changed(place: str, value: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.further
 def test_damaged_traces_are_refused_or_skipped(tmp_path: Path) -> None:
     """The error names the file and line; with `on_error="skip"` the others come in."""
     cases: list[Any] = [
@@ -685,6 +686,7 @@ def test_rewritten_histories_and_subagents_are_counted(tmp_path: Path) -> None:
     assert rollout.branches[0].tokens.tolist() == [1, 2, 3, 4, 5] and not rollout.branches[0].mask.any()
 
 
+@pytest.mark.further
 def test_trajectories_go_out_as_they_came(tmp_path: Path) -> None:
     """The export has the same trajectory, of each version, and the rewards for the verifier."""
     for folder, version in with_folders(range(9), tmp_path):

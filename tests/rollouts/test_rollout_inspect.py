@@ -196,6 +196,7 @@ def test_the_last_of_two_members_counts(tmp_path: Path) -> None:
     assert el.open(tmp_path / "s").rollout(0).metadata["target"] == "3"
 
 
+@pytest.mark.further
 def test_damaged_logs_are_refused_or_skipped(tmp_path: Path) -> None:
     """The error names the file and member; with `on_error="skip"` the other samples and logs come in."""
     cases: list[Any] = [

@@ -165,6 +165,7 @@ def test_an_outage_is_not_taken_for_a_bad_service(
     reached.create()
 
 
+@pytest.mark.further
 def test_objects_that_may_not_be_deleted_do_no_harm(backend: ObjectBackend, proxy: FaultyProxy) -> None:
     """Where deleting is forbidden the check's object stays, and the store works and verifies as any other."""
     undeletable = Rule("answer", "DELETE|POST", r"\?delete|\.tmp", times=None, status=403)

@@ -515,7 +515,7 @@ recorder.close()
 )
 
 
-@pytest.mark.sample(1)
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "how", ["os._exit(0)", "sys.exit(0)", "del recorder; import gc; gc.collect(); os._exit(0)"]

@@ -33,26 +33,12 @@ from test_visible_steps import library
 __all__ = ["library"]
 
 SCRIPT = Path(failing_reads.__file__)
-NAMES = list(failing_reads.READS)
-
-
-@pytest.mark.further
-def test_a_few_looks_of_a_read_may_fail(library: Path, tmp_path: Path) -> None:
-    """Opening, SQL, tags and published versions, at the first look, in the middle and at the last one."""
-    assert run_with(library, SCRIPT, tmp_path, 2, "episodes", "sql", "tags", "published") == []
-
-
-@pytest.mark.further
-@pytest.mark.parametrize("names", [NAMES[start::4] for start in range(4)], ids=lambda names: names[0])
-def test_any_look_of_a_read_may_fail(library: Path, tmp_path: Path, names: list[str]) -> None:
-    """The same for every read and more looks."""
-    assert run_with(library, SCRIPT, tmp_path, 6, *names) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_more_looks_of_a_read_may_fail(library: Path, tmp_path: Path, name: str) -> None:
-    """The same for many looks."""
+@pytest.mark.parametrize("name", failing_reads.READS)
+def test_any_look_of_a_read_may_fail(library: Path, tmp_path: Path, name: str) -> None:
+    """The first look, the last one, and many between them."""
     assert run_with(library, SCRIPT, tmp_path, 40, name) == []
 
 

@@ -568,6 +568,7 @@ def test_a_store_is_copied_from_place_to_place(backend: ObjectBackend, tmp_path:
 # Credentials and addresses
 
 
+@pytest.mark.further
 def test_wrong_credentials_are_refused(guarded: ObjectServer) -> None:
     """Keys that the server does not take are a StoreAccessError everywhere and not told."""
     url = new_url()

@@ -37,7 +37,9 @@ from episodelake.store.journal import records as journal_records
 from episodelake.terminal.app import app
 from episodelake.testing.adapters import case as named
 from log_edits import read_actions, write_actions
-from test_fuzzing import Workers, examine, make_store
+from test_fuzzing import Workers, examine, make_store, workers
+
+__all__ = ["workers"]
 
 MOST_RESIDENT = 1 << 30
 READERS = ["episodes", "filters", "polars", "duckdb", "confined", "recover"]
@@ -930,14 +932,6 @@ def attack(template: Path, name: str, readers: list[str]) -> dict[str, Any]:
         found = examine(path, readers)
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         return {"found": found, "opened": watch.seen(), "events": events, "grown": after - before}
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    """Processes that fork the children."""
-    found = Workers()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

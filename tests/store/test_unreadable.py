@@ -217,6 +217,7 @@ def test_a_question_whose_file_was_refused_can_be_asked_again(
         assert ask(opened) == expected
 
 
+@pytest.mark.further
 def test_recovery_without_descriptors_leaves_the_journal(dead: Path, tmp_path: Path) -> None:
     """However few descriptors are free, recovery raises `StoreUnavailableError` and sets nothing aside."""
     copies = [shutil.copytree(dead, tmp_path / str(free)) for free in range(1, 9)]
@@ -427,6 +428,7 @@ def test_a_passing_error_reaches_the_caller_as_ours_and_does_not_stick(
     assert not raw, "\n".join(raw)
 
 
+@pytest.mark.further
 def test_a_forked_child_is_told_so(dead: Path) -> None:
     """Every way to ask DuckDB raises `StoreAccessError` in a child of a process that has asked."""
     asking = """

@@ -105,6 +105,7 @@ def encoded(store: el.EpisodeStore, column: str = "observation.odd") -> int:
 # What is stored
 
 
+@pytest.mark.further
 def test_cells_are_those_of_the_format(store: el.EpisodeStore) -> None:
     """An independent reader finds every frame; codecs have several chunks, and few of them."""
     check_cells(store)
@@ -388,6 +389,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+@pytest.mark.further
 def test_all_callers_share_the_threads_that_decode() -> None:
     """There are as many as processors, however many threads ask; a forked child has its own."""
     paths = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
@@ -513,6 +515,7 @@ recorder.close()
 """
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("point", ["recorded", "encoding"])
 def test_a_killed_writer_loses_no_frame(tmp_path: Path, point: str) -> None:
     """`recover` seals its raw frames as video, also of an episode that was cut; encoders print nothing."""

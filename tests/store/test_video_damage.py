@@ -104,6 +104,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("codec", CODECS)
 def test_damaged_chunks_give_frames_or_an_error(codec: str) -> None:
     """Header, sizes, extradata and packets: no crash, no hang, no other error, nothing printed."""
@@ -517,6 +518,7 @@ play(recorder, [3])
 """
 
 
+@pytest.mark.further
 def test_a_process_that_ends_unclosed_encodes(store: el.EpisodeStore) -> None:
     """No thread can be started then; nothing is printed."""
     assert child(UNCLOSED, store.path) == ""

@@ -16,7 +16,6 @@ import visible_steps
 from faults.shim import build, compiler, run_with
 
 TESTS = Path(__file__).parents[1]
-GROUPS = [list(visible_steps.OPERATIONS)[start::6] for start in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -27,25 +26,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield build(tmp_path_factory.mktemp("shim"))
 
 
-def _struck(library: Path, folder: Path, names: list[str], most: int) -> list[str]:
-    """Let calls of some operations fail; return what is wrong."""
-    return run_with(library, TESTS / "visible_steps.py", folder, most, *names)
-
-
-@pytest.mark.further
-@pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
-def test_an_operation_raises_and_shows_nothing_or_is_done(
-    library: Path, tmp_path: Path, names: list[str]
-) -> None:
-    """Whichever call fails: what raised shows nothing and may be called again; what returned is done."""
-    assert _struck(library, tmp_path, names, 2) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", visible_steps.OPERATIONS)
-def test_more_calls_of_an_operation_may_fail(library: Path, tmp_path: Path, name: str) -> None:
-    """The same for more calls."""
-    assert _struck(library, tmp_path, [name], 24) == []
+def test_an_operation_raises_and_shows_nothing_or_is_done(library: Path, tmp_path: Path, name: str) -> None:
+    """Whichever call fails: what raised shows nothing and may be called again; what returned is done."""
+    assert run_with(library, TESTS / "visible_steps.py", tmp_path, 24, name) == []
 
 
 @pytest.mark.parametrize("name", ["create", "card", "tag", "publish", "lake.rename", "label"])

@@ -252,6 +252,7 @@ def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, package: str) -> 
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
 
 
+@pytest.mark.further
 def test_ctrl_c_is_that_of_python_once_it_runs() -> None:
     """When everything is loaded, Ctrl-C raises KeyboardInterrupt as ever."""
     program = """

@@ -64,6 +64,7 @@ class Carry(NamedTuple):
     cell: Any
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("kind", ENVS)
 def test_states_have_no_gradients(tmp_path: Path, kind: str) -> None:
     """A recurrent network of PyTorch is given its state without a graph, in every nesting, at every step."""

@@ -283,6 +283,7 @@ def test_an_environment_that_cannot_be_made(tmp_path: Path) -> None:
     assert gym.error.NameNotFound.__name__ in str(caught.value)
 
 
+@pytest.mark.further
 def test_other_processes_may_begin_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread may start a process of its own while workers begin."""
     others = []

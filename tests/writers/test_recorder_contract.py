@@ -13,7 +13,7 @@ import pytest
 import episodelake as el
 import recorder_adapters as adapters
 from effort import some
-from environment_rules import EnvironmentContract
+from environment_rules import SHARED_RULES, EnvironmentContract
 from episodelake.testing import RecorderContract
 from episodelake.testing.adapters import case
 from episodelake.testing.recorder_rules import check_episode
@@ -45,6 +45,7 @@ class TestWithinStep(EnvironmentContract):
 class TestPool(EnvironmentContract):
     """Environments that are ready at different times."""
 
+    further_rules = SHARED_RULES
     early, again = False, True
     adapter = adapters.PoolOf()
 
@@ -60,6 +61,7 @@ class TestPool(EnvironmentContract):
 class TestParallel(EnvironmentContract):
     """Agents that act together."""
 
+    further_rules = SHARED_RULES
     joint = waits = True
     adapter = adapters.PARALLEL()
 

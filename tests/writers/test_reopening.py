@@ -195,6 +195,7 @@ def test_an_episode_is_continued_again_and_again(store: el.EpisodeStore) -> None
     assert_consistent(store)
 
 
+@pytest.mark.further
 def test_what_cannot_be_reopened(store: el.EpisodeStore) -> None:
     """Ended, unknown and claimed episodes are refused with the reason, and nothing is written."""
     with store.writer(run="ended", **child.QUIET) as writer:

@@ -89,6 +89,7 @@ def test_relations_of_that_name(store: el.EpisodeStore, query: str) -> None:
     assert store.sql(query).fetchall() == [("run0",), ("run1",), ("run2",)]
 
 
+@pytest.mark.further
 def test_charts_and_the_list(store: el.EpisodeStore) -> None:
     """Charts take keys as series, and the explorer's list has, sorts, groups and filters by them."""
     rows = rows_of(store.plot.returns(by="run.algo"), "circle")

@@ -159,6 +159,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.further
 def test_a_kill_before_the_commits(store, tmp_path):
     """The journal has the episodes of both segments; the file that was written ahead stays unlisted."""
     command = [sys.executable, "-c", KILLED, str(store.path), *map(str, Path(__file__).parents[:2])]

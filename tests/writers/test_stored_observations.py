@@ -85,6 +85,7 @@ def assert_parts(store: el.EpisodeStore, plain: list[Any], part: Any) -> None:
     assert store.verify().faults == ()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", MODES, ids=[mode.value for mode in MODES])
 def test_vector_environments_store_a_part(tmp_path: Path, mode: Any) -> None:
     """Of every choice and autoreset mode, with callback and without, the part is what plain loops see."""

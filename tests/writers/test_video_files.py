@@ -285,6 +285,7 @@ def test_colours_that_only_the_container_states_are_kept(tmp_path: Path) -> None
     assert np.array_equal(np.asarray(el.frames_of(full)), decoded(full))
 
 
+@pytest.mark.further
 def test_row_groups_of_long_copied_chunks_begin_with_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
