@@ -235,7 +235,7 @@ class LocalPlace(Place):
     @touching("read")
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
-        descriptor = _open_plain(self._path)
+        descriptor = _open_plain(self._text)
         try:
             size = os.fstat(descriptor).st_size
             start = max(0, size - count)

@@ -205,13 +205,10 @@ def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
         None where there are none: no such column, no value, or another writer.
     """
     schema = footer.schema
-    # Names are looked at first: a path is made anew each time, and there may be many columns and files.
-    statistics = [
-        footer.row_group(group).column(index).statistics
-        for index, leaf in enumerate(schema.names)
-        if leaf == name and schema.column(index).path == name
-        for group in range(footer.num_row_groups)
-    ]
+    # It ends at the first: a path is made anew each time, and ids stand in front.
+    found = next((index for index in range(len(schema)) if schema.column(index).path == name), None)
+    groups = range(0 if found is None else footer.num_row_groups)
+    statistics = [footer.row_group(group).column(found).statistics for group in groups]
     known = [each for each in statistics if each is not None and each.has_min_max]
     if not known:
         return None
@@ -401,6 +398,9 @@ def decoding_threads(place: Place) -> int:
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[tuple[object, ...]] = set()
+#: Schemas of a table and of a file that agrees with it, by the file's columns: most files have the same.
+_agreed: dict[frozenset[str], tuple[pa.Schema, pa.Schema]] = {}
+_MOST_AGREED = 256
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -409,8 +409,18 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     if key is not None and key in _checked:
         return
     end = _remote_ends.find(place, file.size) if place.remote else _read_end(place)
-    footer = end.metadata
+    _check_columns(place, file, schema, end.metadata)
+    _check_identity(place, file, end)
+    if key is not None:
+        _checked.add(key)
+
+
+def _check_columns(place: Place, file: TableFile, schema: pa.Schema, footer: pq.FileMetaData) -> None:
+    """Compare rows, names and types; for columns that an earlier file had as well, one comparison."""
     in_file = footer.schema.to_arrow_schema()
+    known = _agreed.get(file.columns)
+    if known and known[0] is schema and in_file.equals(known[1]) and footer.num_rows == file.rows:
+        return
     types = dict(zip(in_file.names, in_file.types, strict=True))
     columns = frozenset(types)
     if footer.num_rows != file.rows or columns != file.columns:
@@ -431,9 +441,9 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
                 f"The file {place} has {types[name]} as its column {name!r}; the table has {kind}. The file "
                 "or the table's log is damaged."
             )
-    _check_identity(place, file, end)
-    if key is not None:
-        _checked.add(key)
+    if len(_agreed) >= _MOST_AGREED:
+        _agreed.clear()
+    _agreed[file.columns] = (schema, in_file)
 
 
 def _check_identity(place: Place, file: TableFile, end: _FileEnd) -> None:
