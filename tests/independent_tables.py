@@ -88,7 +88,8 @@ class Table:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of one of its files; columns that the file lacks are None."""
-        columns = read_parquet(self.path / name)
+        tags = self.files.get(name, {}).get("tags")
+        columns = read_parquet(self.path / name, dict(tags or ()).get("episodelake.footer"))
         nothing = [None] * len(next(iter(columns.values()), []))
         cells = {column["name"]: columns.get(column["name"], nothing) for column in self.fields}
         return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
@@ -135,12 +136,14 @@ def _checkpoint_fits(name: str, data: bytes) -> bool:
     return mark == b"ELC1" and found == zlib.crc32(data[:-16], zlib.crc32(name.encode()))
 
 
-def read_parquet(path: Path) -> dict[str, list[Any]]:
-    """The columns of a Parquet file as lists of Python values, its footer checked."""
+def read_parquet(path: Path, listed: str | None = None) -> dict[str, list[Any]]:
+    """The columns of a Parquet file as lists of Python values, its footer checked; its sum may be listed."""
     data = path.read_bytes()
     (length,) = struct.unpack("<I", data[-8:-4])
     footer = data[-8 - length : -8]
     if footer[-8:-4] == b"ELF1" and struct.unpack("<I", footer[-4:])[0] != zlib.crc32(footer[:-8]):
         raise Refused(f"the footer of {path.name} does not fit its sum")
+    if listed not in (None, f"{zlib.crc32(footer[:-8]):08x}"):
+        raise Refused(f"the footer of {path.name} is not the one that is listed")
     table = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
     return {name: table.column(name).to_pylist() for name in table.column_names}

@@ -744,7 +744,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     # What is installed is read once for all children, and they need not look at what was imported.
     preload()
-    env_packages._distributions()
+    env_packages.versions_of((Env,), (), ())
     gc.freeze()
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)

@@ -27,6 +27,8 @@ _PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
 _MOST_ROWS = 2**36
 #: The tag of a file of episodes with their figures.
 FIGURES = "episodelake.figures"
+#: The tag of a file with the CRC-32 of its footer.
+FOOTER = "episodelake.footer"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class NewFile:
         moment: its place in the order of files, as for `TableFile`; None for the end.
         size: its bytes, where it was put on an object store just now; None to look them up.
         figures: of its episodes, as text; None to list none.
+        footer: the CRC-32 of its footer, as text; None to list none.
     """
 
     name: str
@@ -51,6 +54,7 @@ class NewFile:
     moment: int | None = None
     size: int | None = None
     figures: str | None = None
+    footer: str | None = None
 
     def action(self, table: Place, moment: int) -> dict[str, Any]:
         """Return the Delta action that adds the file; `moment` is used if it has none of its own."""
@@ -60,6 +64,8 @@ class NewFile:
             "maxValues": dict(self.largest),
             "nullCount": dict(self.null_counts),
         }
+        tags = {FIGURES: self.figures, FOOTER: self.footer}
+        tags = {name: text for name, text in tags.items() if text is not None}
         known = self.size if table.local is None else None
         # Looked up now: a file that is gone must not be listed.
         size = (table / self.name).size() if known is None else known
@@ -71,7 +77,7 @@ class NewFile:
                 "modificationTime": moment if self.moment is None else self.moment,
                 "dataChange": True,
                 "stats": json.dumps(statistics),
-                **({} if self.figures is None else {"tags": {FIGURES: self.figures}}),
+                **({"tags": tags} if tags else {}),
             }
         }
 
@@ -86,6 +92,7 @@ class TableFile:
         moment: milliseconds since 1970; files of a version are ordered by it.
         stats: its statistics in the log, as JSON.
         figures: of the episodes in it, as `EpisodeFigures.text` returns them; None where the log has none.
+        footer: the CRC-32 of its footer, as text; None where the log has none.
         listed: whether the log lists it; else `stats` has rows and columns only.
     """
 
@@ -94,6 +101,7 @@ class TableFile:
     moment: int
     stats: str | None
     figures: str | None = None
+    footer: str | None = None
     listed: bool = True
 
     @staticmethod
@@ -108,8 +116,11 @@ class TableFile:
         if stats is not None and type(stats) is not str:
             raise ValueError(f"the file {path!r} has the statistics {stats!r}")
         # Checkpoints have pairs.
-        figures = dict(tags or ()).get(FIGURES)
-        return TableFile(unquote(path), size, moment, stats, figures if type(figures) is str else None)
+        known = dict(tags or ())
+        figures, footer = (
+            text if type(text) is str else None for text in (known.get(FIGURES), known.get(FOOTER))
+        )
+        return TableFile(unquote(path), size, moment, stats, figures, footer)
 
     @staticmethod
     def unlisted(name: str, rows: int, size: int, columns: list[str]) -> TableFile:
@@ -163,7 +174,9 @@ class TableFile:
     def as_new(self, name: str) -> NewFile:
         """Return the same content to be listed under another name, at the end."""
         counts = self._statistics().get("nullCount") or {}
-        return NewFile(name, self.rows, counts, self._known[2], self._known[3], figures=self.figures)
+        _, _, smallest, largest = self._known
+        tags = (self.figures, self.footer)
+        return NewFile(name, self.rows, counts, smallest, largest, None, None, *tags)
 
     def check(self, table: Place) -> None:
         """Refuse a name that leads out of the table's folder, and impossible statistics.

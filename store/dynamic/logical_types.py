@@ -285,7 +285,9 @@ def field(name: str, kind: str, overflow: str | None = None) -> pa.Field:
 
 def field_kind(column: pa.Field) -> str | None:
     """Return the kind that a schema field carries, or None for a column of another origin."""
-    metadata = column.metadata or {}
+    metadata = column.metadata
+    if not metadata:  # as most have none
+        return None
     kind = metadata.get(KIND_KEY)
     if kind is None and metadata.get(SHOWN_KEY) == TIMESTAMP_KIND.encode():
         return TIMESTAMP_KIND

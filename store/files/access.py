@@ -337,7 +337,7 @@ def scratch(folder: Path) -> Iterator[None]:
 
 
 @touching("sync")
-def sync_path(path: Path) -> None:
+def sync_path(path: Path | str) -> None:
     """Make a file, or the names in a folder, durable; see `sync_open`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -346,9 +346,9 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_open(descriptor: int, path: Path) -> None:
+def sync_open(descriptor: int, path: Path | str) -> None:
     """Make an open file durable, unless it is in a `scratch` folder."""
-    if not _scratch or not any(path.is_relative_to(folder) for folder in _scratch):
+    if not _scratch or not any(Path(path).is_relative_to(folder) for folder in _scratch):
         os.fsync(descriptor)
 
 

@@ -172,8 +172,8 @@ class LocalPlace(Place):
     @property
     def parent(self) -> LocalPlace:
         """See `Place`."""
-        inside = self._path != self._root
-        return LocalPlace(self._path.parent, self._root if inside else None)
+        inside = self._text != str(self._root)
+        return LocalPlace(os.path.dirname(self._text), self._root if inside else None)
 
     @property
     def remote(self) -> bool:
@@ -197,13 +197,13 @@ class LocalPlace(Place):
     def _check_inside(self) -> None:
         """Refuse to write below a folder that is a link, or where files cannot be locked."""
         check_locks()
-        folder = self._path
-        while folder != self._root and folder != folder.parent:
-            folder = folder.parent
-            if folder != self._root and is_link(folder):
+        folder, root = os.path.dirname(self._text), str(self._root)
+        while len(folder) > len(root):
+            if is_link(folder):
                 raise CorruptStoreError(
                     f"{folder} is a link; a store has folders of its own only. Nothing behind it was changed."
                 )
+            folder = os.path.dirname(folder)
 
     @touching("look at")
     def check_plain(self) -> None:
@@ -235,7 +235,7 @@ class LocalPlace(Place):
     @touching("read")
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
-        descriptor = _open_plain(self._path)
+        descriptor = _open_plain(self._text)
         try:
             size = os.fstat(descriptor).st_size
             start = max(0, size - count)
@@ -264,7 +264,7 @@ class LocalPlace(Place):
         self._check_inside()
         self.check_plain()
         yield self._path
-        sync_path(self._path)
+        sync_path(self._text)
         self.parent.sync()
 
     @touching("write")
@@ -344,7 +344,7 @@ class LocalPlace(Place):
 
     def sync(self) -> None:
         """See `Place`."""
-        sync_path(self._path)
+        sync_path(self._text)
 
     def parquet_source(self, size: int | None = None) -> str:
         """See `Place`."""

@@ -205,13 +205,10 @@ def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
         None where there are none: no such column, no value, or another writer.
     """
     schema = footer.schema
-    # Names are looked at first: a path is made anew each time, and there may be many columns and files.
-    statistics = [
-        footer.row_group(group).column(index).statistics
-        for index, leaf in enumerate(schema.names)
-        if leaf == name and schema.column(index).path == name
-        for group in range(footer.num_row_groups)
-    ]
+    # It ends at the first: a path is made anew each time, and ids stand in front.
+    found = next((index for index in range(len(schema)) if schema.column(index).path == name), None)
+    groups = range(0 if found is None else footer.num_row_groups)
+    statistics = [footer.row_group(group).column(found).statistics for group in groups]
     known = [each for each in statistics if each is not None and each.has_min_max]
     if not known:
         return None
@@ -401,16 +398,40 @@ def decoding_threads(place: Place) -> int:
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[tuple[object, ...]] = set()
+#: Schemas of a table and of a file that agrees with it, by the file's columns: most files have the same.
+_agreed: dict[frozenset[str], tuple[pa.Schema, pa.Schema]] = {}
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
-    """Compare a file's footer with its entry in the table's log, once per process."""
+    """Compare a file's footer, or its checksum, with its entry in the table's log, once per process."""
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    end = _remote_ends.find(place, file.size) if place.remote else _read_end(place)
-    footer = end.metadata
+    known = _agreed.get(file.columns)
+    alike = file.footer and not place.remote and known is not None and known[0] is schema
+    # Of files with the same columns, the first footer is parsed.
+    if not alike or not _is_as_committed(place, file):
+        end = _remote_ends.find(place, file.size) if place.remote else _read_end(place)
+        _check_columns(place, file, schema, end.metadata)
+        _check_identity(place, file, end)
+    if key is not None:
+        _checked.add(key)
+
+
+def _is_as_committed(place: Place, file: TableFile) -> bool:
+    """Return whether a file has the size and the checksum of its footer that the log has."""
+    with reading_file(place):
+        footer, _, size = _end_bytes(place)
+        end = checksum_of_end(footer, FOOTER_MARK)
+        return end is not None and (size, f"{end[1]:08x}") == (file.size, file.footer)
+
+
+def _check_columns(place: Place, file: TableFile, schema: pa.Schema, footer: pq.FileMetaData) -> None:
+    """Compare rows, names and types; for columns that an earlier file had as well, one comparison."""
     in_file = footer.schema.to_arrow_schema()
+    known = _agreed.get(file.columns)
+    if known and known[0] is schema and in_file.equals(known[1]) and footer.num_rows == file.rows:
+        return
     types = dict(zip(in_file.names, in_file.types, strict=True))
     columns = frozenset(types)
     if footer.num_rows != file.rows or columns != file.columns:
@@ -431,9 +452,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
                 f"The file {place} has {types[name]} as its column {name!r}; the table has {kind}. The file "
                 "or the table's log is damaged."
             )
-    _check_identity(place, file, end)
-    if key is not None:
-        _checked.add(key)
+    _agreed[file.columns] = (schema, in_file)
 
 
 def _check_identity(place: Place, file: TableFile, end: _FileEnd) -> None:

@@ -119,9 +119,11 @@ class GroupWriter:
 
     Attributes:
         nbytes: bytes of the complete file; 0 before.
+        footer: the checksum of its footer; empty before.
     """
 
     nbytes = 0
+    footer = ""
 
     def __init__(self, sink: pa.NativeFile, writer: pq.ParquetWriter) -> None:
         self._sink, self._writer = sink, writer
@@ -171,12 +173,12 @@ def parquet_writer(
         with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, **options) as writer:
             groups = GroupWriter(sink, writer)
             yield groups
-        _complete(path, groups.paged)
+        groups.footer = _complete(path, groups.paged)
         groups.nbytes = path.stat().st_size
 
 
-def _complete(path: Path, paged: Sequence[Mapping[str, PageChunk]]) -> None:
-    """Put the places of pages into the footer, and its CRC-32 after it."""
+def _complete(path: Path, paged: Sequence[Mapping[str, PageChunk]]) -> str:
+    """Put the places of pages into the footer, and its CRC-32, which is returned, after it."""
     with open(path, "r+b") as file:
         stop = file.seek(0, os.SEEK_END) - PARQUET_END.size
         file.seek(stop)
@@ -190,4 +192,6 @@ def _complete(path: Path, paged: Sequence[Mapping[str, PageChunk]]) -> None:
             file.seek(stop - length)
             file.truncate()
             file.write(footer)
-        file.write(checked_end(end, FOOTER_MARK, checksum(footer)))
+        value = checksum(footer)
+        file.write(checked_end(end, FOOTER_MARK, value))
+        return f"{value:08x}"

@@ -353,7 +353,8 @@ def _write_steps(tables: Tables, schema: StepSchema, job: Seal, *, listed: bool 
     path = tables.layout.table(STEPS) / name
     written = StepsFile(path, schema, columns).write(ids, lanes, index, readers, job.bulk)
     bounds = ({"episode_id": min(ids)}, {"episode_id": max(ids)})
-    file = NewFile(name, written.rows, written.null_counts, *bounds, size=written.nbytes)
+    end = {"size": written.nbytes, "footer": written.footer}
+    file = NewFile(name, written.rows, written.null_counts, *bounds, **end)
     return WrittenSegment(rows, file, columns.fields, columns.overflow())
 
 

@@ -38,11 +38,12 @@ _FEWEST_ROWS = 256
 
 @dataclass(frozen=True)
 class WrittenSteps:
-    """Row and NULL counts of a steps file, for its statistics, and its bytes."""
+    """Row and NULL counts of a steps file, for its statistics, its bytes and the checksum of its footer."""
 
     rows: int
     null_counts: dict[str, int]
     nbytes: int
+    footer: str
 
 
 class StepsFile:
@@ -120,7 +121,7 @@ class StepsFile:
                 self._count(table)
                 for reader in readers:
                     reader.release()
-        return WrittenSteps(self._rows, self._nulls, writer.nbytes)
+        return WrittenSteps(self._rows, self._nulls, writer.nbytes, writer.footer)
 
     def _frame_columns(self) -> list[str]:
         """Return the columns of frames that stay in the rows in which they arrived."""

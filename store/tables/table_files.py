@@ -68,10 +68,11 @@ def write_table_file(
     """
     schema = pa.schema([column.remove_metadata() for column in table.schema])
     with parquet_writer(place, schema, _EPISODE_ROW_BYTES) as writer:
-        writer.write_table(table.cast(schema), row_group_size=_EPISODE_ROW_GROUP)
+        writer.write_table(pa.table(table.columns, schema=schema), row_group_size=_EPISODE_ROW_GROUP)
     figures = None if episodes_of is None else EpisodeFigures.of(table, episodes_of).text()
     bounds = _bounds(table)
-    return NewFile(place.name, table.num_rows, null_counts(table), *bounds, moment, writer.nbytes, figures)
+    sizes = (moment, writer.nbytes, figures, writer.footer)
+    return NewFile(place.name, table.num_rows, null_counts(table), *bounds, *sizes)
 
 
 def null_counts(table: pa.Table) -> dict[str, int]:

@@ -27,6 +27,7 @@ from faults.faults import DENIED, KILLS, LOOKING, Stage, Trial
 from faults.promises import PromiseLog, Promises
 from faults.recording import DIED, Context, describe, guarded
 from faults.shim import EXIT_CODE, Call, Shim, read_log
+from faults.truth import ScriptedEnv
 from faults.workloads import BYSTANDER, TEMPLATES, WORKLOADS, Workload
 from preloading import preload
 from waiting import await_end
@@ -216,7 +217,7 @@ def main() -> None:
     """Serve requests until the input ends; answers have a descriptor of their own."""
     preload()
     # What is installed is read once for all children, and they must not copy every page that they look at.
-    env_packages._distributions()
+    env_packages.versions_of((ScriptedEnv,), (), ())
     gc.freeze()
     gc.disable()
     answers = os.fdopen(os.dup(1), "w")

@@ -136,8 +136,8 @@ def test_versions_of_what_an_environment_imports(tmp_path: Path) -> None:
     pong = json.loads(keep_env(None, atari()).versions)
     assert pong["ale-py"] == version("ale-py")
     assert "mujoco" not in pong
-    more = json.loads(keep_env(None, CartPoleEnv(), packages=["pytest"]).versions)
-    assert more["pytest"] == pytest.__version__
+    more = json.loads(keep_env(None, CartPoleEnv(), packages=["_pytest", "PIL"]).versions)
+    assert (more["pytest"], more["pillow"]) == (pytest.__version__, version("pillow"))
     with pytest.raises(el.errors.InvalidArgumentError, match="no-such-package"):
         keep_env(None, CartPoleEnv(), packages=["no-such-package"])
 

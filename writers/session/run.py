@@ -213,13 +213,19 @@ def _imported(classes: Iterable[type]) -> Iterator[str]:
 @cache
 def _installed(name: str) -> tuple[tuple[str, str], ...]:
     """Name and version of the distribution of a name or of a module; nothing for a module of none."""
-    with contextlib.suppress(packages.PackageNotFoundError, ValueError):
+    try:
         there = packages.distribution(name)
-        return ((str(there.metadata["Name"]), str(there.version)),)
-    # Names differ (cv2, opencv-python): searching all distributions is slow, so it comes second.
-    return tuple((each, str(packages.version(each))) for each in _distributions().get(name, [])[:1])
+    except (packages.PackageNotFoundError, ValueError):
+        # Names differ (cv2, opencv-python): searching all distributions is slow, so it comes second.
+        there = _owner(name) if name.isidentifier() else None
+    return ((str(there.metadata["Name"]), str(there.version)),) if there else ()
 
 
-@cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(packages.packages_distributions())
+def _owner(module: str) -> packages.Distribution | None:
+    """Return the first distribution with a top-level module; `packages_distributions` reads them all."""
+    listed = re.compile(rf"^{module}(/|(\.[^/,]*)?\.(py|so|pyd),)", re.MULTILINE)
+    for there in packages.distributions():
+        declared = (there.read_text("top_level.txt") or "").split()
+        if module in declared if declared else listed.search(there.read_text("RECORD") or ""):
+            return there
+    return None
