@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from planned_episodes import (
     planned_metadata,
     snapshot_is_consistent,
 )
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 WRITERS = 16
 READERS = 2
@@ -168,17 +169,38 @@ class Rival:
 
     def __init__(self, patch: pytest.MonkeyPatch, table: str) -> None:
         self.wins = 0
+        self._turn = threading.Lock()
         write = LocalPlace.write
 
         def lose(place: LocalPlace, data: bytes, *, exclusive: bool = False) -> None:
             if exclusive and place.parent.name == "_delta_log" and place.parent.parent.name == table:
-                self.wins += 1
-                write_actions(place.local, [{"commitInfo": {"timestamp": 1, "operation": "RIVAL"}}])
+                with self._turn:
+                    self.wins += 1
+                    write_actions(place.local, [{"commitInfo": {"timestamp": 1, "operation": "RIVAL"}}])
+                    write(place, data, exclusive=exclusive)
+                return
             write(place, data, exclusive=exclusive)
 
         patch.setattr(LocalPlace, "write", lose)
         patch.setattr(delta_table, "_PAUSE_SECONDS", 0.0)
         patch.setattr(delta_table, "_ATTEMPTS", ATTEMPTS)
+
+    @contextlib.contextmanager
+    def between_attempts(self) -> Iterator[None]:
+        """The background thread tries again after an error: let it end that, and begin no other attempt."""
+
+        def ended() -> bool:
+            self._turn.acquire()
+            if not self.wins % ATTEMPTS:
+                return True
+            self._turn.release()
+            return False
+
+        wait_until(ended, "the end of the attempts")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
 
 def start_recorder(scene: Scene) -> el.types.Recorder:
@@ -205,12 +227,12 @@ def test_a_writer_that_always_loses_keeps_its_journal(scene: Scene, table: str) 
         for ending in (recorder.seal, recorder.close):
             with pytest.raises(el.errors.ConcurrentCommitError, match="journal"):
                 ending()
-        # The background thread may have tried as well.
-        assert 2 * ATTEMPTS <= rival.wins <= 6 * ATTEMPTS
-        assert rival.wins % ATTEMPTS == 0
-        assert len(el.open(scene.store)) == 0
-        # As if this writer had died now: the lock of a copy is nobody's.
-        dead = shutil.copytree(scene.store, scene.folder / "dead")
+        with rival.between_attempts():
+            # The background thread may have tried as well.
+            assert 2 * ATTEMPTS <= rival.wins <= 6 * ATTEMPTS
+            assert len(el.open(scene.store)) == 0
+            # As if this writer had died now: the lock of a copy is nobody's.
+            dead = shutil.copytree(scene.store, scene.folder / "dead")
     (recovered,) = el.recover(dead)
     assert recovered.episodes == 4
     recorder.close()
@@ -229,10 +251,11 @@ def test_a_recovery_that_always_loses_keeps_the_journal(scene: Scene) -> None:
     recorder.reset(seed=3)
     dead = scene.folder / "dead"
     with pytest.MonkeyPatch.context() as patch:
-        Rival(patch, "episodes")
+        rival = Rival(patch, "episodes")
         with pytest.raises(el.errors.ConcurrentCommitError):
             recorder.seal()
-        shutil.copytree(scene.store, dead)
+        with rival.between_attempts():
+            shutil.copytree(scene.store, dead)
         for _ in range(2):
             with pytest.raises(el.errors.ConcurrentCommitError):
                 el.recover(dead)
