@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from episodelake.store.delta.checkpoints import write_checkpoint
-from episodelake.store.delta.log import commit_name, commit_text
+from episodelake.store.delta.log import FOOTER, commit_name, commit_text
 from episodelake.store.files import locate
+from episodelake.store.parquet.writing import parquet_writer
 
 TABLES = ("steps", "episodes")
 #: A table gets a checkpoint at every multiple of this version.
 CHECKPOINT = 100
 _FIRST = "-000000.parquet"
+#: Of a row, about.
+ROW_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def write_segments(segment: Segment, count: int) -> None:
     owners = pa.array(
         [row for row, count in enumerate(episodes["row_count"].to_pylist()) for _ in range(count)]
     )
-    options = {table: _options(segment.path(table)) for table in TABLES}
+    footers: dict[str, str] = {}
     for number in range(1, count):
         numbers = range(number * height, (number + 1) * height)
         ids = pa.array([f"{segment.run_id}/{episode:06d}" for episode in numbers])
@@ -88,9 +91,12 @@ def write_segments(segment: Segment, count: int) -> None:
         }
         rows = {"episodes": _with(episodes, changed), "steps": _with(steps, {"episode_id": ids.take(owners)})}
         for table in TABLES:
-            pq.write_table(rows[table], segment.path(table, number=number), **options[table])
+            place = locate(segment.path(table, number=number))
+            with parquet_writer(place, rows[table].schema, ROW_BYTES) as writer:
+                writer.write_table(rows[table])
+            footers[str(place)] = writer.footer
     for table in TABLES:
-        _continue_log(segment, table, count, lambda number: (segment.run_id, number), height)
+        _continue_log(segment, table, count, lambda number: (segment.run_id, number), height, footers)
 
 
 def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
@@ -99,20 +105,13 @@ def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     return table
 
 
-def _options(path: Path) -> dict[str, Any]:
-    """What makes pyarrow write files with the compression and the dictionaries of another one."""
-    group = pq.read_metadata(path).row_group(0)
-    columns = [group.column(index) for index in range(group.num_columns)]
-    dictionaries = [column.path_in_schema for column in columns if column.has_dictionary_page]
-    return {
-        "compression": columns[0].compression.lower(),
-        "use_dictionary": dictionaries,
-        "store_schema": False,
-    }
-
-
 def _continue_log(
-    segment: Segment, table: str, version: int, prepare: Callable[[int], tuple[str, int]], height: int = 0
+    segment: Segment,
+    table: str,
+    version: int,
+    prepare: Callable[[int], tuple[str, int]],
+    height: int = 0,
+    footers: Mapping[str, str] | None = None,
 ) -> None:
     """Continue a table's log up to a version.
 
@@ -120,6 +119,7 @@ def _continue_log(
         prepare: makes the file of the segment with a number, counted from 1, and gives its run and number
             within the run.
         height: episodes in a segment, if its ids have to be right.
+        footers: checksums of the footers of files; None if all have that of the recorded one.
     """
     folder = segment.store / table
     log = folder / "_delta_log"
@@ -130,13 +130,20 @@ def _continue_log(
     for number in range(1, version):
         run_id, seal = prepare(number)
         path = segment.path(table, run_id, seal)
-        changed = [_entry(entry, run_id, seal, path, height) for entry in actions]
+        changed = [_entry(entry, run_id, seal, path, height, footers) for entry in actions]
         (log / commit_name(number + 1)).write_bytes(commit_text(table, number + 1, changed, information))
         if number + 1 == checkpoint:
             write_checkpoint(locate(folder), checkpoint, checksummed=True)
 
 
-def _entry(entry: dict[str, Any], run_id: str, seal: int, path: Path, height: int) -> dict[str, Any]:
+def _entry(
+    entry: dict[str, Any],
+    run_id: str,
+    seal: int,
+    path: Path,
+    height: int,
+    footers: Mapping[str, str] | None,
+) -> dict[str, Any]:
     """A line of the recorded segment's commit as the commit of another segment has it."""
     if "txn" in entry:
         return {"txn": {**entry["txn"], "appId": run_id, "version": seal}}
@@ -149,4 +156,6 @@ def _entry(entry: dict[str, Any], run_id: str, seal: int, path: Path, height: in
     statistics["maxValues"]["episode_id"] = f"{run_id}/{first + max(height - 1, 0):06d}"
     moment = add["modificationTime"] + seal
     changed = {"path": path.name, "size": path.stat().st_size, "modificationTime": moment}
+    if footers:
+        changed["tags"] = {**add["tags"], FOOTER: footers[str(path)]}
     return {"add": {**add, **changed, "stats": json.dumps(statistics)}}
