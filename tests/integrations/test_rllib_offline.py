@@ -389,7 +389,7 @@ def leaving_env(lengths: Mapping[str, int], box: gymnasium.Space, choice: gymnas
     ("offline", "message"),
     [
         ({"input_read_method_kwargs": {"where": "length > 100"}}, "none of which"),
-        ({"input_read_method_kwargs": {"chunk_length": 0}}, "at least 1"),
+        ({"input_read_method_kwargs": {"chunk_length": 0}}, "chunk_length=0: expected .* from 1 on"),
         ({"input_read_method_kwargs": {"extra_model_outputs": ["nothing"]}}, "'nothing'"),
         ({"input_read_method_kwargs": {"wher": "length > 1"}}, "'wher'. Did you mean where"),
         ({"input_read_method_kwargs": {"infos": "yes"}}, "infos"),
