@@ -193,3 +193,18 @@ def test_commits_before_a_checkpoint_may_be_absent(tmp_path: Path) -> None:
     assert_numbered(fill(el.open(tmp_path / "store"), [3, 4]), range(5))
     store.refresh().compact()
     assert_numbered(store, range(5))
+
+
+@pytest.mark.parametrize("table", ["episodes", "steps"])
+def test_a_file_in_the_place_of_another_is_refused(tmp_path: Path, table: str) -> None:
+    """A whole file of another segment, with the same columns and rows: the log has another checksum."""
+    store = el.create(tmp_path / "store", **OTHER_SPACES)
+    write_other(store, 4)
+    files = sorted((tmp_path / "store" / table).glob("*.parquet"))
+    shutil.copyfile(files[1], files[2])
+    with pytest.raises(el.errors.CorruptStoreError, match=files[2].name):
+        opened = el.open(tmp_path / "store")
+        if table == "steps":
+            opened.steps.collect()
+        else:
+            opened.filter("length > 1")

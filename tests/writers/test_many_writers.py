@@ -231,7 +231,7 @@ def test_a_writer_that_always_loses_keeps_its_journal(scene: Scene, table: str) 
             # The background thread may have tried as well.
             assert 2 * ATTEMPTS <= rival.wins <= 6 * ATTEMPTS
             assert len(el.open(scene.store)) == 0
-            # As if this writer had died now: the lock of a copy is nobody's.
+            # As if this writer had died now: no process holds the lock of a copy.
             dead = shutil.copytree(scene.store, scene.folder / "dead")
     (recovered,) = el.recover(dead)
     assert recovered.episodes == 4

@@ -146,7 +146,7 @@ class Source:
 
 
 def known_sources(store: StoreHandle) -> dict[str, Source]:
-    """Return the sources of a store's episodes by key, also of those that an unclosed writer has left.
+    """Commit the episodes of unclosed writers, and return the sources of all episodes by key.
 
     Raises:
         StoreAccessError, ConcurrentCommitError: those cannot be committed for now; call again.
