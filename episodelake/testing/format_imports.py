@@ -59,7 +59,8 @@ class ImportRules(FormatSettings):
     def _check_changed(self, folder: Path, into: Path) -> None:
         before, version = rewards_of(into), open_store(into).version
         source = self.written(_changed(self.sample()), folder)
-        with refused("changed episodes", "on_changed='replace'", "(1)", kind=DatasetError):
+        problem = "changed episodes (with other keys than before they are new: number them in the source)"
+        with refused(problem, "on_changed='replace'", "(1)", kind=DatasetError):
             self.imported(source, into)
         check(open_store(into).version == version, "an import that failed makes a version")
         kept = self.imported(source, into, on_changed="keep")

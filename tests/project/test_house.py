@@ -692,4 +692,10 @@ def test_contributing_names_what_there_is() -> None:
     lost = [path for path in sorted(paths) if not [*REPOSITORY.glob(path)]]
     tests = "".join(path.read_text("utf-8") for path in (REPOSITORY / "tests").rglob("test_*.py"))
     lost += [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests]
+    # `-k` of a page is the name of its file.
+    for path, word in re.findall(r"`pytest (tests/\S+\.py)[^`]* -k (\w+)", text):
+        names = re.findall(r"(?:def|class) (\w+)", (REPOSITORY / path).read_text("utf-8"))
+        pages = [*REPOSITORY.glob(f"docs/{word}.md"), *REPOSITORY.glob(f"{word}.md")]
+        if word != "NAME" and not pages and not any(word in name for name in names):
+            lost.append(f"{path} -k {word}")
     assert lost == [], "Name in CONTRIBUTING.md what has replaced them."

@@ -12,9 +12,9 @@ import pytest
 
 import episodelake as el
 from effort import with_folders
-from episodelake.rollouts.formats import records
-from episodelake.rollouts.formats.records import first_keys, parsed
 from episodelake.testing.adapters import case
+from episodelake.writers.importing import json_values
+from episodelake.writers.importing.json_values import first_keys, parsed
 
 LOGPROBS = np.random.default_rng(0).normal(size=3).astype(np.float32)
 
@@ -279,7 +279,7 @@ def test_lines_are_read_alike_without_orjson(line: bytes, monkeypatch: pytest.Mo
             return str(error)
 
     expected = outcome()
-    monkeypatch.setattr(records, "orjson", None)
+    monkeypatch.setattr(json_values, "orjson", None)
     assert outcome() == expected
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from ...errors import DatasetError
 from ...plugin import Format, Losses, Match
 from ...plugin.files import is_file, is_folder
+from ...writers.importing.json_values import first_keys, parsed
 from .records import (
     Arguments,
     Record,
@@ -33,14 +34,12 @@ from .records import (
     bounded_text,
     exported_facts,
     files_of,
-    first_keys,
     is_sum,
     kept_json,
     list_at,
     mapping_at,
     numbers_of,
     object_of,
-    parsed,
     seconds_of,
     text_or_none,
 )

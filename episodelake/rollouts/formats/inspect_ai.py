@@ -23,6 +23,7 @@ from ...errors import DatasetError
 from ...plugin import Format, Match, check_bytes, reading
 from ...plugin.files import is_folder
 from ...writers.importing.boundary import Files, closed_on_error, inside
+from ...writers.importing.json_values import first_bytes, first_keys, parsed
 from .inspect_messages import LogFacts, sample_arguments
 from .records import (
     Arguments,
@@ -30,11 +31,8 @@ from .records import (
     RolloutDataset,
     bounded_text,
     files_of,
-    first_bytes,
-    first_keys,
     list_at,
     object_of,
-    parsed,
     text_or_none,
 )
 

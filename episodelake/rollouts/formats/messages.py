@@ -28,14 +28,13 @@ from ...errors import DatasetError
 from ...plugin import Export, Format, Match, Option, export_format, reading
 from ...plugin.files import is_folder
 from ...writers.importing.boundary import Files, check_groups
+from ...writers.importing.json_values import first_bytes, first_keys
 from ..tokens import TOKEN_COLUMNS
 from .records import (
     Arguments,
     Record,
     RolloutDataset,
     files_of,
-    first_bytes,
-    first_keys,
     is_number,
     is_reserved,
     is_sum,

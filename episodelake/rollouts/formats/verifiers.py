@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from ...errors import DatasetError
 from ...plugin import Export, Format, Losses, Match, export_format
+from ...writers.importing.json_values import first_keys
 from ..rollout import Rollout
 from .records import (
     Arguments,
@@ -28,7 +29,6 @@ from .records import (
     detected,
     exported_facts,
     files_of,
-    first_keys,
     json_lines,
     kept_json,
     list_at,

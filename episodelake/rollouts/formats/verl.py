@@ -19,13 +19,13 @@ from typing import Any
 
 from ...errors import DatasetError
 from ...plugin import Format, Match
+from ...writers.importing.json_values import first_keys
 from .records import (
     Arguments,
     Record,
     RolloutDataset,
     detected,
     files_of,
-    first_keys,
     json_lines,
     name_of_prompt,
     object_of,
