@@ -160,7 +160,7 @@ class WholeRows(StepRows):
         return self._block is not None and self._block.counted[1] > 0
 
     def write(self, whole: WholeEpisode, env_index: int | None, facts: EpisodeFacts) -> EpisodeRecord:
-        """Record an episode given as arrays.
+        """Record an episode given as arrays; the caller has looked whether the session is usable.
 
         Raises:
             SpaceMismatchError: a value does not fit; nothing was recorded.
@@ -169,7 +169,6 @@ class WholeRows(StepRows):
         """
         session = self._session
         self._check_unobserved()
-        session.check_usable()
         session.seals.await_backlog(_MOST_SEALS)
         record = _record(self._schema, session.take_numbers(), whole, env_index, facts)
         rows = whole.length + 1
