@@ -133,7 +133,7 @@ class Table(TableVersion):
     def _is_last_commit_there(self) -> bool:
         """Return whether the log still has the commit of this version, as it was."""
         last = self._state.last
-        return last is not None and find_commit(self.path, self.version) == last
+        return last is not None and find_commit(self.path, self.version, known=last) == last
 
     def applied(self, application: str) -> int:
         """Return the last transaction of an application, once it is certain; -1 without one."""
@@ -347,7 +347,7 @@ class Table(TableVersion):
             unsynced = error
         if not self._is_last_commit_there():
             # It got a number of the past, which cleaning had freed, or was cleaned itself: take it back.
-            if find_commit(self.path, version) == commit:
+            if find_commit(self.path, version, known=commit) == commit:
                 commit_place(self.path, version).remove()
             return False
         self._state.add_commit(commit, actions)
