@@ -144,7 +144,7 @@ def create_described(
 ) -> EpisodeStore:
     """Create the store that a manifest describes."""
     data = CardEntries.to_bytes({} if card is None else card)
-    manifest.to_json()
+    _ = manifest.content  # a space without a description is refused before anything is made
     store = new_store(path, manifest, storage_options)
     check_free(store.layout)
     make_tables(store)

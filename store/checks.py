@@ -175,7 +175,7 @@ def check_manifest(handle: StoreHandle, findings: Findings) -> None:
     """Check that `store.json` names the columns of its spaces, and that `card.json` can be read."""
     findings.files += 1
     try:
-        expected = read_manifest(handle.layout).to_json()["columns"]
+        expected = read_manifest(handle.layout).content["columns"]
         columns = json.loads(handle.layout.manifest.read()).get("columns")
         if expected != columns:
             message = f"It names the columns {columns}; its spaces have {expected}."

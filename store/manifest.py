@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,13 @@ class Manifest:
         fresh = Manifest.new(self.observation_space, self.action_space, self.reward_shape)
         return replace(self, store_id=fresh.store_id, created_at=fresh.created_at)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of `store.json`."""
+    @cached_property
+    def content(self) -> Mapping[str, Any]:
+        """The content of `store.json`; spaces of images take long to describe.
+
+        Raises:
+            UnsupportedSpaceError: a space has no description.
+        """
         spaces = {"observation": self.observation_space, "action": self.action_space}
         roots = dict(spaces)
         if self.groups:
@@ -265,7 +271,7 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreExistsError: another process was first.
         StoreAccessError: the file system refused.
     """
-    text = checked_json(manifest.to_json())
+    text = checked_json(manifest.content)
     with visible_step(f"The store {layout.root} is created"):
         try:
             layout.manifest.write(text, exclusive=True)

@@ -17,6 +17,7 @@ column groups, from the keys that loaders put into batches, and from what `trans
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from .errors import InvalidArgumentError
 
@@ -87,6 +88,7 @@ def escape(key: str) -> str:
     return key.translate(_RESERVED_TABLE) if key else _EMPTY
 
 
+@lru_cache(4096)
 def unescape(segment: str) -> str:
     """Return the key of one segment: the inverse of `escape` and of each segment of `escape_distinct`.
 

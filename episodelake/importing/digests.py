@@ -46,12 +46,8 @@ def _add(digest: Any, small: list[bytes], value: Any) -> None:
     """Add a value: few bytes to `small`, which comes before what the digest is given next."""
     kind = type(value)
     if kind in _PLAIN:  # most values
-        small.append(_content(repr(value).encode(errors="surrogatepass")))
-    elif kind is dict or isinstance(value, Mapping):
-        small.append(b"m%d" % len(value))
-        for key, part in value.items():
-            _add(digest, small, key)
-            _add(digest, small, part)
+        text = repr(value).encode(errors="surrogatepass")
+        small.append(b"p%d:%b" % (len(text), text))
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         name = value.dtype if value.dtype.fields else _text_of(value.dtype)
         small.append(f"a{name}{value.shape}".encode())
@@ -60,6 +56,11 @@ def _add(digest: Any, small: list[bytes], value: Any) -> None:
         else:
             _flush(digest, small)
             digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+    elif isinstance(value, Mapping):
+        small.append(b"m%d" % len(value))
+        for key, part in value.items():
+            _add(digest, small, key)
+            _add(digest, small, part)
     elif isinstance(value, EncodedFrames):
         small.append(f"v{value.shape}".encode())
         _flush(digest, small)
@@ -71,13 +72,8 @@ def _add(digest: Any, small: list[bytes], value: Any) -> None:
         for part in value:
             _add(digest, small, part)
     else:
-        small.append(
-            _content(value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass"))
-        )
-
-
-def _content(content: bytes) -> bytes:
-    return b"p%d:%b" % (len(content), content)
+        text = value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
+        small.append(b"p%d:%b" % (len(text), text))
 
 
 def _flush(digest: Any, small: list[bytes]) -> None:
@@ -176,18 +172,29 @@ class _Level:
         return replace(self, edges=edges if self.edges is None else self.edges[edges])
 
 
-def _levels(values: Any, name: str) -> Iterator[_Level]:
-    """Yield the levels of a column: its NULLs, the lengths of lists and texts, and its values."""
+def _levels(values: Any, name: str, unset: np.ndarray | None = None) -> Iterator[_Level]:
+    """Yield the levels of a column: its NULLs, the lengths of lists and texts, and its values.
+
+    Args:
+        unset: bool, the values that are NULL besides, since the list that has them is.
+    """
     values = _stored(values)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     kind = values.type
-    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    sized = isinstance(kind, pa.FixedSizeListType)
+    if unset is not None and not sized and not pa.types.is_primitive(kind):
+        values, unset = values.take(pa.array(np.arange(len(values)), mask=unset)), None
+    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else unset
+    if missing is not None and unset is not None:
+        missing = missing | unset
     if missing is not None:
         yield _Level(_bytes_of(missing), nulls_of=name)
-    if isinstance(kind, pa.FixedSizeListType):
-        if kind.list_size:
-            yield from (each.grouped(kind.list_size) for each in _levels(_items(values), f"{name}[]"))
+    if sized:
+        if size := kind.list_size:
+            items = values.values.slice(values.offset * size, len(values) * size)
+            below = None if missing is None else np.repeat(missing, size)
+            yield from (each.grouped(size) for each in _levels(items, f"{name}[]", below))
     elif isinstance(kind, LISTS):
         lengths = pc.call_function("list_value_length", [values]).fill_null(0).to_numpy().astype(np.int64)
         yield _Level(_bytes_of(lengths))
@@ -227,18 +234,6 @@ def _texts(values: Any) -> Iterator[_Level]:
     first = np.frombuffer(values.buffers()[1], np.int64)[values.offset] if len(values) else 0
     content = np.frombuffer(values.buffers()[2] or b"", np.uint8)[first : first + edges[-1]]
     yield _Level(content.reshape(-1, 1), edges)
-
-
-def _items(values: Any) -> Any:
-    """Return the items of all lists of a fixed size; NULL in those that are NULL."""
-    size = values.type.list_size
-    items = values.values.slice(values.offset * size, len(values) * size)
-    if not values.null_count:
-        return items
-    below = np.repeat(values.is_null().to_numpy(zero_copy_only=False), size)
-    if pa.types.is_primitive(items.type):  # several times as fast
-        return pc.call_function("if_else", [pa.array(below), pa.scalar(None, items.type), items])
-    return items.take(pa.array(np.arange(len(items)), mask=below))
 
 
 def _bytes_of(numbers: np.ndarray) -> np.ndarray:

@@ -433,8 +433,14 @@ def read_commits(table: Place, versions: Sequence[int], *, checksummed: bool = F
         return list(pool.map(read, versions))
 
 
-def find_commit(table: Place, version: int, *, checksummed: bool = False) -> bytes | None:
+def find_commit(
+    table: Place, version: int, *, checksummed: bool = False, known: bytes | None = None
+) -> bytes | None:
     """Return the bytes of a commit; None if it is absent.
+
+    Args:
+        table, version, checksummed: as for `read_commit`.
+        known: the bytes that it had; the same ones are not checked again.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_commit`.
@@ -444,7 +450,7 @@ def find_commit(table: Place, version: int, *, checksummed: bool = False) -> byt
         data = place.read(LARGEST)
     except MissingFileError:
         return None
-    return _checked(table, version, place, data, checksummed=checksummed)
+    return data if data == known else _checked(table, version, place, data, checksummed=checksummed)
 
 
 @contextlib.contextmanager

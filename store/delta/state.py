@@ -301,7 +301,7 @@ def _follow_log(state: LogState) -> LogState | None:
         data = find_commit(state.table, version, checksummed=state.marked)
         if data is None:
             # In this order: while the version is there, no later one was cleaned.
-            if find_commit(state.table, state.version) != state.last:
+            if find_commit(state.table, state.version, known=state.last) != state.last:
                 return None
             if newer is not state:
                 newer.check_readable()

@@ -133,7 +133,7 @@ class Table(TableVersion):
     def _is_last_commit_there(self) -> bool:
         """Return whether the log still has the commit of this version, as it was."""
         last = self._state.last
-        return last is not None and find_commit(self.path, self.version) == last
+        return last is not None and find_commit(self.path, self.version, known=last) == last
 
     def applied(self, application: str) -> int:
         """Return the last transaction of an application, once it is certain; -1 without one."""
@@ -172,16 +172,24 @@ class Table(TableVersion):
     ) -> None:
         """Add files (and remove others) in one atomic commit, once per run and segment number.
 
+        Args:
+            added, removed: the files, and the names of those to remove.
+            run_id, segment: of the files.
+            details: further entries of the table's history.
+            columns: of the files, and marks of numbers in the JSON column; the table gets what it lacks.
+
         Raises:
-            TableChangedError: the files have a column in a kind that it has no more, or one of the files to
-                remove is gone; nothing was committed.
+            TableChangedError: the files have a column in another kind than the table by now, or one of the
+                files to remove is gone; nothing was committed.
             ConcurrentCommitError: other writers kept winning; nothing was committed.
         """
 
         def actions(moment: int) -> list[dict[str, Any]]:
             _check_listed(self.path, set(removed).difference(self._state.files))
             _check_kinds(self.path, self.schema, columns)
-            return [*removals(removed, moment), *(file.action(self.path, moment) for file in added)]
+            grown = _grown(self.schema, columns)
+            changed = [] if grown is None else [self._metadata(grown)]
+            return [*changed, *removals(removed, moment), *(file.action(self.path, moment) for file in added)]
 
         if not self._followed or not self._is_last_commit_there():
             self.refresh()
@@ -339,7 +347,7 @@ class Table(TableVersion):
             unsynced = error
         if not self._is_last_commit_there():
             # It got a number of the past, which cleaning had freed, or was cleaned itself: take it back.
-            if find_commit(self.path, version) == commit:
+            if find_commit(self.path, version, known=commit) == commit:
                 commit_place(self.path, version).remove()
             return False
         self._state.add_commit(commit, actions)
@@ -421,12 +429,9 @@ def _check_kinds(path: Place, schema: pa.Schema, columns: Sequence[pa.Field]) ->
     Raises:
         TableChangedError: it has.
     """
-    known = {column.name: column for column in schema} if columns else {}
-    changed = [
-        column.name
-        for column in columns
-        if column.name not in known or field_kind(known[column.name]) != field_kind(column)
-    ]
+    known = {column.name.casefold(): column for column in schema} if columns else {}
+    pairs = [(column, known.get(column.name.casefold(), column)) for column in columns]
+    changed = [a.name for a, b in pairs if a.name != b.name or field_kind(a) != field_kind(b)]
     if changed:
         raise TableChangedError(
             f"Another operation gave the column {changed[0]!r} of {path} another type meanwhile; nothing was "

@@ -149,14 +149,13 @@ class WrittenSegment:
     Attributes:
         rows: where its episodes are.
         file: how to list it; None if it is listed already.
-        columns: the columns that it has beside those of the spaces.
-        overflow: those of them with numbers that stand in the JSON column only, marked so.
+        columns: the columns that it has beside those of the spaces, then once more, marked so, those with
+            numbers that stand in the JSON column only.
     """
 
     rows: SegmentRows
     file: NewFile | None = None
     columns: Sequence[pa.Field] = ()
-    overflow: Sequence[pa.Field] = ()
 
 
 class WrittenAhead:
@@ -265,11 +264,13 @@ def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     # A file that is listed already, by an attempt that got so far, is never written over.
     listed = tables.steps.applied(run_id) >= job.segment
     segment = job.ahead.take() or _write_steps(tables, schema, job, listed=listed)
-    table = _episodes_table(tables, schema, job, segment.rows)
+    metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
+    ids = job.records.ids(run_id)
+    table = episodes_table(schema, run_id, ids, job.records, segment.rows, metadata)
+    own = _own_columns(tables.episodes, table.schema, metadata)
     place = tables.layout.table(EPISODES) / segment.rows.segment
     episodes = write_table_file(place, table, episodes_of=schema)
     if segment.file is not None:
-        tables.steps.ensure_columns([*segment.columns, *segment.overflow])
         removed = _orphans(tables, job)
         tables.steps.commit([segment.file], run_id, job.segment, removed=removed, columns=segment.columns)
     replaced = _continued_files(tables, job)
@@ -279,7 +280,6 @@ def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         "episodelake.episodes": len(job.records) - len(replaced),
         "episodelake.steps": int(job.records.lanes.lengths.sum()) - known,
     }
-    own = [column for column in table.schema if kinds.field_kind(column)]
     removed = list(replaced.values())
     tables.episodes.commit([episodes], run_id, job.segment, removed=removed, details=counts, columns=own)
 
@@ -316,23 +316,10 @@ def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
     return files_by_id
 
 
-def _episodes_table(tables: Tables, schema: StepSchema, job: Seal, rows: SegmentRows) -> pa.Table:
-    """Return the rows of the episodes, whose columns the table has."""
-    ids = job.records.ids(job.header.run_id)
-    while True:
-        metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
-        table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
-        if _committed(tables.episodes, table.schema, metadata):
-            return table
-
-
-def _committed(table: Table, made: pa.Schema, columns: ColumnSet) -> bool:
-    """Give a table the columns that were made; False if others committed one under another kind meanwhile."""
-    own = [column for column in made if kinds.field_kind(column)]
-    new = [column for column in made if kinds.field_kind(column) or column.name in _OPTIONAL]
-    table.ensure_columns([*new, *marked(table.schema, columns.overflow)])
-    known = {column.name: kinds.field_kind(column) for column in table.schema}
-    return all(known.get(column.name) == kinds.field_kind(column) for column in own)
+def _own_columns(table: Table, made: pa.Schema, columns: ColumnSet) -> list[pa.Field]:
+    """Return those columns of rows that the table may lack, and the marks of numbers in the JSON column."""
+    own = [column for column in made if kinds.field_kind(column) or column.name in _OPTIONAL]
+    return [*own, *marked(table.schema, columns.overflow)]
 
 
 def _write_steps(tables: Tables, schema: StepSchema, job: Seal, *, listed: bool = False) -> WrittenSegment:
@@ -355,7 +342,7 @@ def _write_steps(tables: Tables, schema: StepSchema, job: Seal, *, listed: bool 
     bounds = ({"episode_id": min(ids)}, {"episode_id": max(ids)})
     end = {"size": written.nbytes, "footer": written.footer}
     file = NewFile(name, written.rows, written.null_counts, *bounds, **end)
-    return WrittenSegment(rows, file, columns.fields, columns.overflow())
+    return WrittenSegment(rows, file, [*columns.fields, *columns.overflow()])
 
 
 def _orphans(tables: Tables, job: Seal) -> list[str]:
@@ -382,10 +369,9 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     live, closed = live_name(header.run_id), f"{header.run_id}-closed.parquet"
     name = live if ended_at is None else closed
     for _ in range(_ATTEMPTS):
-        table = _runs_table(tables.runs, header, ended_at)
+        table, own = _runs_table(tables.runs, header, ended_at)
         new = write_table_file(tables.layout.table(RUNS) / name, table)
         removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
-        own = [column for column in table.schema if kinds.field_kind(column)]
         with contextlib.suppress(TableChangedError):
             tables.runs.commit([new], header.run_id, state, removed=removed, columns=own)
             break
@@ -398,16 +384,15 @@ def live_name(run_id: str) -> str:
     return f"{run_id}{LIVE}"
 
 
-def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Table:
+def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> tuple[pa.Table, Sequence[pa.Field]]:
+    """Return the row of a run, and its columns that the table may lack."""
     metadata = DynamicRows.of([load_json(header.metadata, "the journal's header")])
     values = [header.run_id, header.name, header.started_at, ended_at, header.env_spec, header.versions]
     arrays = [pa.array([value], column.type) for value, column in zip(values, RUNS_SCHEMA, strict=True)]
-    while True:
-        columns = ColumnSet(METADATA, runs.schema, fixed=True)
-        dynamic = columns.columns(metadata, 0, 1)
-        fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in dynamic.items())]
-        table = pa.table([*arrays, *(array for _, array in dynamic.values())], schema=pa.schema(fields))
-        if header.env_bundle is not None:
-            table = table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))
-        if _committed(runs, table.schema, columns):
-            return table
+    columns = ColumnSet(METADATA, runs.schema, fixed=True)
+    dynamic = columns.columns(metadata, 0, 1)
+    fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in dynamic.items())]
+    table = pa.table([*arrays, *(array for _, array in dynamic.values())], schema=pa.schema(fields))
+    if header.env_bundle is not None:
+        table = table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))
+    return table, _own_columns(runs, table.schema, columns)

@@ -8,6 +8,7 @@ nested dicts and tuples of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class SpaceCodec:
         """The columns with a value in every row that has a value of the space."""
         return self._node.required
 
-    @property
+    @cached_property
     def leaves(self) -> tuple[FixedNode, ...]:
         """The parts of a fixed shape, one column each, in order; those within ragged spaces are left out."""
         return tuple(node for node in _nodes(self._node) if isinstance(node, FixedNode))

@@ -226,6 +226,8 @@ def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
 
 
 def _flag(name: str, values: Any, length: int) -> bool:
+    if isinstance(values, bool):
+        return values
     refuse_mask(values, name)
     flags = as_flags(name, as_array(values))
     if flags.ndim == 0:

@@ -153,6 +153,8 @@ class WholeRows(StepRows):
         # Rows of whole episodes since all were last journalled by `flush_steps`.
         self._unflushed = 0
         self._unwritten = False
+        # The schemas without columns of encoded frames, which many episodes share.
+        self._plain: dict[frozenset[str], StepSchema] = {}
 
     @property
     def ended(self) -> bool:
@@ -160,7 +162,7 @@ class WholeRows(StepRows):
         return self._block is not None and self._block.counted[1] > 0
 
     def write(self, whole: WholeEpisode, env_index: int | None, facts: EpisodeFacts) -> EpisodeRecord:
-        """Record an episode given as arrays.
+        """Record an episode given as arrays; the caller has looked whether the session is usable.
 
         Raises:
             SpaceMismatchError: a value does not fit; nothing was recorded.
@@ -169,11 +171,10 @@ class WholeRows(StepRows):
         """
         session = self._session
         self._check_unobserved()
-        session.check_usable()
         session.seals.await_backlog(_MOST_SEALS)
         record = _record(self._schema, session.take_numbers(), whole, env_index, facts)
         rows = whole.length + 1
-        encoded = encoded_parts(whole.observations, self._schema)
+        encoded = self._encoded_parts(whole.observations)
         if encoded:
             self.add(self._copied(record, whole, encoded))
             return record
@@ -253,8 +254,7 @@ class WholeRows(StepRows):
     ) -> BulkEpisodes:
         """Return an episode whose encoded frames are taken over."""
         rows, observed = whole.length + 1, whole.observed
-        plain = _without(self._schema, encoded)
-        block = WholeBlock(plain, rows)
+        block = WholeBlock(self._without(encoded), rows)
         block.add(record, replace(whole, observations=without(whole.observations, encoded)))
         batch = block.batch(rows, self._session.columns)
         for column, frames in encoded.items():
@@ -265,6 +265,29 @@ class WholeRows(StepRows):
         names = self._schema.journal.names
         others = [name for name in batch.schema.names if name not in names]
         return BulkEpisodes(EpisodeColumns.of([record]), [batch.select([*names, *others])])
+
+    def _encoded_parts(self, observations: Any) -> dict[str, EncodedFrames]:
+        """Return the parts of observations that the store takes over encoded, by column."""
+        schema = self._schema
+        if not schema.encodings or schema.groups:
+            return {}
+        video = {column.name: column.image for column in schema.video}
+        parts = {
+            name: part
+            for name, part in _leaves(observations, schema.observation.root)
+            if isinstance(part, EncodedFrames) and name in video and part.image == video[name]
+        }
+        # Names of columns that differ in case alone depend on one another.
+        named = parts and {*self._without(parts).journal.names, *parts} == {*schema.journal.names}
+        return parts if named else {}
+
+    def _without(self, columns: Collection[str]) -> StepSchema:
+        """Return the schema without some columns of encoded frames."""
+        key = frozenset(columns)
+        if key not in self._plain:
+            space = without(self._schema.observation_space, columns)
+            self._plain[key] = replace(self._schema, observation_space=space, encodings={})
+        return self._plain[key]
 
     def _room(self, rows: int) -> WholeBlock:
         """Return the block to fill; the caller holds the lock.
@@ -342,26 +365,6 @@ class WholeRows(StepRows):
         records[-1][1].extend(ends)
         done = partial(self._session.finished.journalled, bulk)
         return JournalRows(records, bulk.episodes.numbers, done)
-
-
-def encoded_parts(observations: Any, schema: StepSchema) -> dict[str, EncodedFrames]:
-    """Return the parts of observations that the store takes over encoded, by column."""
-    if not schema.encodings or schema.groups:
-        return {}
-    video = {column.name: column.image for column in schema.video}
-    found = {
-        name: part
-        for name, part in _leaves(observations, schema.observation.root)
-        if isinstance(part, EncodedFrames) and name in video and part.image == video[name]
-    }
-    # Names of columns that differ in case alone depend on one another.
-    named = found and {*_without(schema, found).journal.names, *found} == {*schema.journal.names}
-    return found if named else {}
-
-
-def _without(schema: StepSchema, columns: Collection[str]) -> StepSchema:
-    space = without(schema.observation_space, columns)
-    return replace(schema, observation_space=space, encodings={})
 
 
 def _leaves(values: Any, column: str) -> Iterator[tuple[str, Any]]:
