@@ -65,15 +65,6 @@ class Scripted(gymnasium.Env):
         return {key: value for (key, value), is_told in zip(everything.items(), told, strict=True) if is_told}
 
 
-def copied(value: Any) -> Any:
-    """A value with arrays of its own."""
-    if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return [copied(item) for item in value]
-    return np.array(value)
-
-
 def assert_same_value(ours: Any, theirs: Any) -> None:
     """Two infos are equal: keys, nesting, array dtypes, and the Python types of numbers."""
     if isinstance(theirs, Mapping):
@@ -87,8 +78,3 @@ def assert_same_value(ours: Any, theirs: Any) -> None:
         plain = theirs.item() if isinstance(theirs, np.generic) else theirs
         assert type(ours) is type(plain)
         assert ours == plain
-
-
-def by_place(observation: Any) -> np.ndarray:
-    """A rule for a single environment or a batch: what to do follows from what is seen."""
-    return (np.asarray(observation["place"])[..., 2] * 1000).astype(np.int64) % 7

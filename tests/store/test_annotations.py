@@ -23,7 +23,7 @@ from maintenance_stores import (
     contents,
     ids_of,
 )
-from real_environments import NUMBERED_SPACES, numbered_store, write_numbered
+from real_environments import numbered_store
 
 STEP = ("episode_id", "t")
 
@@ -109,20 +109,6 @@ def test_episodes_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> N
     assert_faces_agree(store)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("kind", FRAMES)
-def test_steps_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> None:
-    """Values from a shuffled frame of steps land on their rows."""
-    before = contents(store)
-    frame = store.transitions.select("episode_id", "t", gain=pl.col("reward") * 2).collect()
-    store.annotate(FRAMES[kind](frame.sample(fraction=1.0, shuffle=True, seed=1)), on=STEP)
-    expected = [[*(2 * one.rewards).tolist(), None] for one in store]
-    assert advantages(store, "gain") == expected
-    assert [one.step_annotations["gain"].tolist() for one in store] == [one[:-1] for one in expected]
-    assert store.annotations.select("name", "table").rows() == [("gain", "steps")]
-    assert_contents(store, before, without=("step_annotations",))
-
-
 def test_no_step_is_rewritten(store: el.EpisodeStore) -> None:
     """Annotating neither changes nor adds a file of steps."""
     files = {file: file.stat().st_mtime_ns for file in (store.path / "steps").rglob("*")}
@@ -170,16 +156,6 @@ def test_values_of_every_type(store: el.EpisodeStore, kind: str) -> None:
     store.compact()
     assert_contents(store, before)
     assert labels(store, "v") == expected
-
-
-@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
-def test_nan_is_not_null(store: el.EpisodeStore, on: Any) -> None:
-    """NaN in a Polars frame is a value and stays NaN."""
-    frame = pl.DataFrame({"episode_id": ids_of(store), "t": [0] * 4, "v": [float("nan"), None, 1.0, 0.0]})
-    store.annotate(frame if on == STEP else frame.drop("t"), on=on)
-    table = store.steps.filter(pl.col("t") == 0) if on == STEP else store.episodes
-    values = table.collect()["v"]
-    assert values.is_nan().to_list() == [True, None, False, False]
 
 
 @pytest.mark.sample(6)
@@ -374,30 +350,6 @@ def test_a_later_recorded_column_of_the_same_name(
     assert store.sql("select count(*) from steps").fetchall() == [(20,)]
 
 
-def test_an_empty_frame(store: el.EpisodeStore) -> None:
-    """No rows are no error: the column is there, NULL everywhere, or nothing changed at all."""
-    for on, keys in (("episode_id", {}), (STEP, {"t": pl.Int64})):
-        schema = {"episode_id": pl.String, **keys, f"v{len(keys)}": pl.Float64}
-        store.annotate(pl.DataFrame(schema=schema), on=on)
-    if "v0" in store.annotations["name"].to_list():
-        assert labels(store, "v0") == [None] * 4
-    if "v1" in store.annotations["name"].to_list():
-        assert [set(one) for one in advantages(store, "v1")] == [{None}] * 4
-    assert_faces_agree(store)
-
-
-def test_in_an_empty_store(tmp_path: Path) -> None:
-    """An empty store takes an empty frame; an id there is unknown; later episodes have NULL."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    store.annotate(pl.DataFrame(schema={"episode_id": pl.String, "v": pl.Int64}))
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.annotate(pl.DataFrame({"episode_id": ["x"], "v": [1]}))
-    with store.writer() as writer:
-        write_numbered(writer, 1, 2)
-    assert store.refresh()[0].annotations.get("v") is None
-    assert_faces_agree(store)
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
 def test_another_type(store: el.EpisodeStore, on: Any) -> None:
@@ -428,41 +380,6 @@ def test_another_type(store: el.EpisodeStore, on: Any) -> None:
     assert got(store) == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
-def test_dropped_values_do_not_come_back(store: el.EpisodeStore, on: Any) -> None:
-    """After a drop the same name with the same type starts from NULL."""
-    keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
-    store.annotate(pl.DataFrame({**keys, "v": [1, 2, 3, 4]}), on=on)
-    store.drop_annotation("v")
-    store.annotate(pl.DataFrame({**keys, "v": [1, 2, 3, 4]})[:1].with_columns(v=pl.lit(9, pl.Int64)), on=on)
-    found = labels(store, "v") if on != STEP else [one[0] for one in advantages(store, "v")]
-    assert found == [9, None, None, None]
-
-
-def test_one_name_for_both_tables(store: el.EpisodeStore) -> None:
-    """The same name for episodes and for steps is refused, or both are kept and told apart."""
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    try:
-        store.annotate(store.steps.select("episode_id", "t", v=pl.lit(2)), on=STEP)
-    except el.errors.InvalidArgumentError:
-        assert "v" not in store.steps.collect().columns
-    else:
-        assert set(store.steps.collect()["v"]) == {2}
-    assert labels(store, "v") == [1] * 4
-
-
-def test_dropping_what_is_not_there(store: el.EpisodeStore) -> None:
-    """Only annotations can be dropped, by their exact name, once."""
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    for name in ("w", "length", "reward", "V", "", "metadata.value"):
-        with pytest.raises(el.errors.InvalidArgumentError):
-            store.drop_annotation(name)
-    store.drop_annotation("v")
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.drop_annotation("v")
-    assert len(store[0]) == 2
-
-
 def test_deleted_episodes_cannot_be_annotated(store: el.EpisodeStore) -> None:
     """An id that was deleted is unknown, for episodes and steps, also through an object that shows it."""
     old = el.open(store.path)
@@ -474,27 +391,6 @@ def test_deleted_episodes_cannot_be_annotated(store: el.EpisodeStore) -> None:
         with pytest.raises(el.errors.InvalidArgumentError):
             one.annotate(pl.DataFrame({"episode_id": [gone], "t": [0], "v": [1]}), on=STEP)
     assert store.refresh().annotations.height == 0
-
-
-def test_long_episodes(tmp_path: Path) -> None:
-    """An annotation of an episode of many row groups meets every row, before and after a compaction."""
-    length = 150_000
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer() as writer:
-        write_numbered(writer, 1, 3)
-        writer.write_episode(
-            observations=np.zeros((length + 1, 2), np.float32),
-            actions=np.zeros(length, np.int64),
-            rewards=np.ones(length),
-            terminations=True,
-            truncations=False,
-        )
-    store.refresh().annotate(store.transitions.select("episode_id", "t", w=pl.col("t") * 3), on=STEP)
-    expected = np.arange(length) * 3
-    assert np.array_equal(store[1].step_annotations["w"], expected)
-    store.compact(order_by="length", descending=True)
-    assert np.array_equal(store[0].step_annotations["w"], expected)
-    assert store[1].step_annotations["w"].tolist() == [0, 3, 6]
 
 
 def test_an_annotation_of_episodes_has_no_name_of_steps(tmp_path: Path) -> None:

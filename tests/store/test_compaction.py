@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -26,23 +25,6 @@ from maintenance_stores import (
 )
 from real_environments import NUMBERED_SPACES, numbered_store
 from waiting import PATIENCE, line_of
-
-
-def steps_bytes(store: el.EpisodeStore) -> int:
-    """Return the size of the steps files that the episodes point at."""
-    return sum((store.path / "steps" / name).stat().st_size for name in segments_of(store))
-
-
-def test_contents_order_and_ids_stay(tmp_path: Path) -> None:
-    """Four awkward segments become one, and every value, id and position stays."""
-    store = awkward_store(tmp_path / "store")
-    before, size = contents(store), steps_bytes(store)
-    report = store.compact()
-    assert_contents(store, before)
-    assert_contents(el.open(store.path), before)
-    assert_faces_agree(store)
-    assert len(segments_of(store)) == 1
-    assert report == el.types.CompactReport(4, 1, size, steps_bytes(store), 8)
 
 
 def test_an_empty_store(tmp_path: Path) -> None:
@@ -109,41 +91,6 @@ def test_order_by_makes_filters_read_few_files(tmp_path: Path) -> None:
     spans = spans.sort("low").collect()
     assert spans.height > 1
     assert all(high <= low for high, low in zip(spans["high"], spans["low"][1:], strict=False))
-
-
-def test_vector_rewards(tmp_path: Path) -> None:
-    """Vector rewards come through; an order by a list is refused or done, never a foreign error."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, reward_shape=(2,))
-    with store.writer() as writer:
-        for number in range(3):
-            episode = writer.begin(np.zeros(2, np.float32))
-            episode.append(0, np.array([number, float("nan")]), np.ones(2, np.float32), terminated=True)
-            episode.end()
-            writer.seal()
-    before = contents(store.refresh())
-    store.compact()
-    assert_contents(store, before)
-    try:
-        store.compact(order_by="episode_return", descending=True)
-        assert values_of_rewards(store) == [2, 1, 0]
-    except el.errors.InvalidArgumentError:
-        assert_contents(store, before)
-
-
-def values_of_rewards(store: el.EpisodeView) -> list[float]:
-    """Return the first reward of every episode."""
-    return [float(one.rewards[0, 0]) for one in store]
-
-
-def test_progress_reaches_its_end(tmp_path: Path) -> None:
-    """The progress is called with growing numbers, up to all rows."""
-    store = awkward_store(tmp_path / "store")
-    calls: list[tuple[int, int]] = []
-    store.compact(progress=lambda done, total: calls.append((done, total)))
-    rows = sum(len(one) + 1 for one in store)
-    assert calls and calls[-1] == (rows, rows)
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-    assert {total for _, total in calls} == {rows}
 
 
 def test_an_error_in_the_progress_changes_nothing(tmp_path: Path) -> None:

@@ -22,40 +22,11 @@ from maintenance_stores import (
     assert_faces_agree,
     awkward_store,
     contents,
-    ids_of,
     raw_frame,
     segments_of,
 )
-from real_environments import NUMBERED_SPACES, numbered_store, values_of
+from real_environments import NUMBERED_SPACES, numbered_store
 from waiting import PATIENCE
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "length > 3",
-        pl.col("length") > 3,
-        "\"metadata.label\" = 'm1'",
-        pl.col("episode_return").is_nan(),
-        "terminated",
-    ],
-    ids=str,
-)
-def test_only_what_was_asked_for_goes(tmp_path: Path, condition: str | pl.Expr) -> None:
-    """The rest of an awkward store keeps contents, order and ids; the report counts what went."""
-    store = awkward_store(tmp_path / "store")
-    doomed = set(ids_of(store.filter(condition)))
-    before = contents(store)
-    gone = [one for one in before if one["id"] in doomed]
-    files = set(store.filter(condition).episodes.select("segment").collect()["segment"].to_list())
-    report = store.delete(condition)
-    assert report == el.types.DeleteReport(len(gone), sum(one["length"] for one in gone), len(files))
-    assert 0 < len(gone) < 8
-    assert_contents(store, [one for one in before if one["id"] not in doomed])
-    assert_faces_agree(store)
-    with pytest.raises(el.errors.EpisodeNotFoundError):
-        store[gone[0]["id"]]
 
 
 def test_segments_without_doomed_episodes_stay(tmp_path: Path) -> None:
@@ -106,24 +77,6 @@ def test_null_is_not_true(tmp_path: Path, condition: str | pl.Expr) -> None:
     store = awkward_store(tmp_path / "store")
     assert store.delete(condition).episodes == 4
     assert [one.seed for one in store] == [None] * 4
-
-
-def test_a_filter_on_annotations(tmp_path: Path) -> None:
-    """Labels that were given later can say what goes."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4])
-    store.annotate(store.episodes.select("episode_id", bad=pl.col("length") == 3))
-    assert store.delete("bad").episodes == 1
-    assert values_of(store) == [0, 2]
-    assert [one.annotations for one in store] == [{"bad": False}] * 2
-
-
-def test_history_and_progress(tmp_path: Path) -> None:
-    """The history names it, and the progress reaches its end."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4])
-    calls: list[tuple[int, int]] = []
-    store.delete("length = 3", progress=lambda done, total: calls.append((done, total)))
-    assert store.history().row(0, named=True)["operation"] == "delete"
-    assert calls and calls[-1][0] == calls[-1][1]
 
 
 def test_an_error_in_the_progress_changes_nothing(tmp_path: Path) -> None:

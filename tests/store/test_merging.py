@@ -20,7 +20,6 @@ from episodelake.store.delta.table import Table
 from episodelake.store.environments.records import Records
 from episodelake.testing.adapters import case
 from maintenance_stores import (
-    AWKWARD_SPACES,
     INFOS,
     assert_contents,
     assert_faces_agree,
@@ -30,9 +29,8 @@ from maintenance_stores import (
     ids_of,
     make_awkward_store,
     segments_of,
-    write_awkward,
 )
-from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
+from real_environments import NUMBERED_SPACES, numbered_store, values_of
 
 STEP = ("episode_id", "t")
 NOW = timedelta(0)
@@ -93,16 +91,6 @@ def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
     assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
 
 
-def test_a_store_into_itself(tmp_path: Path) -> None:
-    """A store has all its own episodes, so nothing comes, also through a view or an older version."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
-    before, version = contents(store), store.version
-    old = el.open(store.path, version=version - 1)
-    assert el.merge([store, store.path, old, store.filter("length > 2")], store).episodes == 0
-    assert store.refresh().version == version
-    assert_contents(store, before)
-
-
 @pytest.mark.further
 def test_sources_at_an_old_version_and_tags(tmp_path: Path) -> None:
     """A source gives the version that it shows, also when newer ones moved or deleted its episodes."""
@@ -117,35 +105,6 @@ def test_sources_at_an_old_version_and_tags(tmp_path: Path) -> None:
     assert_contents(into, before)
     assert_faces_agree(into)
     assert_contents(old.copy(tmp_path / "copy"), before)
-
-
-def test_views_as_sources(tmp_path: Path) -> None:
-    """Views, slices and reversed ones give their episodes, and nothing of others in the same files."""
-    source = awkward_store(tmp_path / "source")
-    view = source.filter(pl.col("length") > 2)
-    el.merge([view[1:], source[:1]], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert_contents(into, contents(view[1:]) + contents(source[:1]))
-    assert_faces_agree(into)
-    reverse = source[::-1]
-    el.merge([reverse], tmp_path / "reverse")
-    turned = el.open(tmp_path / "reverse")
-    expected = {one["id"]: one for one in contents(source)}
-    assert_contents(turned, [expected[name] for name in ids_of(turned)])
-    assert len(turned) == 8
-    assert_faces_agree(turned)
-
-
-def test_an_empty_view_and_an_empty_store(tmp_path: Path) -> None:
-    """Sources without episodes bring nothing but are no error."""
-    store = numbered_store(tmp_path / "store", [2, 3])
-    empty = el.create(tmp_path / "empty", **NUMBERED_SPACES)
-    assert el.merge([empty, store.filter("false")], tmp_path / "into") == el.types.MergeReport(0, 0, 0)
-    into = el.open(tmp_path / "into")
-    assert len(into) == 0
-    assert el.merge([store], into).episodes == 2
-    assert el.merge([empty], store).episodes == 0
-    assert len(empty.copy(tmp_path / "copy")) == 0
 
 
 def test_no_source(tmp_path: Path) -> None:
@@ -385,18 +344,6 @@ def test_keys_that_differ_only_in_case(tmp_path: Path) -> None:
     assert_faces_agree(into)
 
 
-def test_after_compaction_of_sources(tmp_path: Path) -> None:
-    """Compacted segments, with episodes of several runs, are linked and split like any other."""
-    left, right = awkward_store(tmp_path / "left"), make_awkward_store(tmp_path / "right")
-    left.compact()
-    right.compact(order_by="length")
-    report = el.merge([left, right.filter("length < 4")], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert_contents(into, contents(left) + contents(right.filter("length < 4")))
-    assert report.segments_linked + report.segments_rewritten == 2
-    assert_faces_agree(into)
-
-
 def test_sources_whose_segments_have_equal_names(tmp_path: Path) -> None:
     """Two copies of one store, changed in different ways, meet again without taking each other's files."""
     source = numbered_store(tmp_path / "source", [2, 3, 4, 5], seal_every=2)
@@ -408,36 +355,6 @@ def test_sources_whose_segments_have_equal_names(tmp_path: Path) -> None:
     assert values_of(into.refresh()) == [1, 2, 3, 0]
     assert segments_of(into)
     assert_faces_agree(into)
-
-
-def test_merging_on_into_a_store_with_a_writer_of_the_same_run(tmp_path: Path) -> None:
-    """The part of a run that was merged does not keep the rest from coming."""
-    source = el.create(tmp_path / "source", **NUMBERED_SPACES)
-    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
-    with source.writer() as writer:
-        for value in range(4):
-            write_numbered(writer, value, 2)
-            writer.seal()
-            el.merge([source.refresh()], into)
-    assert values_of(into.refresh()) == [0, 1, 2, 3]
-    assert_faces_agree(into)
-
-
-def test_copy_is_the_store(tmp_path: Path) -> None:
-    """A copy has contents, runs, card and spaces, an identity of its own, and takes episodes."""
-    store = awkward_store(tmp_path / "store")
-    store.card = {"description": "copied"}
-    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
-    copied = store.copy(tmp_path / "copy")
-    assert_contents(copied, contents(store))
-    assert copied.card == store.card and copied.id != store.id
-    assert copied.observation_space == store.observation_space
-    assert copied.runs.collect().equals(store.runs.collect())
-    assert shared_files(copied, store) == 0
-    with copied.writer() as writer:
-        write_awkward(writer, 40, 2, INFOS[1])
-    assert len(copied.refresh()) == 9 and len(store.refresh()) == 8
-    assert_faces_agree(copied)
 
 
 def test_copy_refuses(tmp_path: Path) -> None:
@@ -455,36 +372,6 @@ def test_copy_refuses(tmp_path: Path) -> None:
         store.copy(tmp_path / "other")
     assert files_under(tmp_path / "other") == {"file"}
     assert values_of(el.open(store.path)) == [0, 1]
-
-
-def test_history_and_progress(tmp_path: Path) -> None:
-    """The history says `merge` with what came, and the progress counts all segments."""
-    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
-    calls: list[tuple[int, int]] = []
-    el.merge([store], into, progress=lambda done, total: calls.append((done, total)))
-    assert calls[-1] == (2, 2)
-    row = into.refresh().history().row(0, named=True)
-    assert (row["operation"], row["episodes"], row["steps"]) == ("merge", 2, 5)
-
-
-def test_a_new_store_takes_the_sources_spaces(tmp_path: Path) -> None:
-    """A path without a store becomes one with the first source's spaces and rewards."""
-    store = awkward_store(tmp_path / "store")
-    el.merge([store], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert into.observation_space == AWKWARD_SPACES["observation_space"]
-    assert into.action_space == AWKWARD_SPACES["action_space"]
-
-
-def test_an_empty_copy_has_the_annotations(tmp_path: Path) -> None:
-    """A copy without episodes has the columns that the source has, of episodes and of steps."""
-    store = numbered_store(tmp_path / "store", [2, 3])
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(2)), on=STEP)
-    copied = store.copy(tmp_path / "copy", "false")
-    assert copied.annotations.sort("name").equals(store.annotations.sort("name"))
-    assert copied.sql("select w from steps").fetchall() == []
 
 
 def test_both_sides_need_the_json_column(tmp_path: Path) -> None:

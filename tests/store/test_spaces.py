@@ -49,18 +49,6 @@ def is_plain(kind: pa.DataType) -> bool:
 # Round trips
 
 
-@given(spaces_with_values())
-def test_buffer_round_trip(case: tuple[gym_spaces.Space, list[Any]]) -> None:
-    """What is put into a buffer comes back exactly, in columns of the declared names and types."""
-    space, items = case
-    codec = SpaceCodec(space, "observation")
-    arrays = buffered(codec, items)
-    assert [array.type for array in arrays] == [field.type for field in codec.fields]
-    for array in arrays:
-        array.validate(full=True)
-    assert same(codec.decode(arrays), stack(space, items))
-
-
 # Buffers that take values one by one.
 ONE_BY_ONE = pytest.mark.parametrize("kind", ["buffer", "row_buffer"])
 
@@ -324,22 +312,6 @@ def test_a_graph_may_have_composite_nodes() -> None:
         GraphInstance(nodes, (), np.zeros((0, 2), dtype=np.int32)),
     ]
     assert same(codec.decode(codec.encode_many(graphs, 3)), graphs)
-
-
-def test_samples_of_gymnasium_round_trip() -> None:
-    """Whatever `sample()` of a space with all kinds in it gives, comes back, stacked sequences included."""
-    inner = gym_spaces.Dict({"box": gym_spaces.Box(-1, 1, (2,)), "text": gym_spaces.Text(4)})
-    space = gym_spaces.Tuple(
-        [
-            gym_spaces.Sequence(inner, stack=True),
-            gym_spaces.Graph(gym_spaces.Box(0, 1, (3,)), gym_spaces.Discrete(5)),
-            gym_spaces.OneOf([gym_spaces.MultiBinary((2, 2)), gym_spaces.Sequence(gym_spaces.Discrete(3))]),
-        ]
-    )
-    space.seed(5)
-    samples = [space.sample() for _ in range(30)]
-    codec = SpaceCodec(space, "x")
-    assert same(codec.decode(buffered(codec, samples)), stack(space, samples))
 
 
 def test_other_byte_orders_come_back() -> None:

@@ -10,9 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-import zlib
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +36,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 # Creating
-
-
-def test_create_takes_the_spaces_of_an_environment(tmp_path: Path) -> None:
-    """A store created from an environment has its spaces, and so has the store opened again."""
-    env = gymnasium.make("Pendulum-v1")
-    for store in (el.create(tmp_path / "store", env), el.open(tmp_path / "store")):
-        assert store.observation_space == env.observation_space
-        assert store.action_space == env.action_space
-        assert store.reward_shape == ()
-        assert store.path == tmp_path / "store"
-        assert len(store) == 0
 
 
 _A_PATH_MAY_BE_TEXT_OF_ANY_LETT: Any = [
@@ -110,12 +97,6 @@ def test_a_path_with_a_percent_escape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(el.errors.InvalidArgumentError, match="percent"):
         el.create(tmp_path / "a%20b", **NUMBERED_SPACES)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_empty_folder_may_become_a_store(tmp_path: Path) -> None:
-    """A folder that is there and empty is taken."""
-    el.create(tmp_path, **NUMBERED_SPACES)
-    assert len(el.open(tmp_path)) == 0
 
 
 def test_wrong_arguments_create_nothing(tmp_path: Path) -> None:
@@ -188,20 +169,6 @@ def test_a_store_that_exists_is_opened_on_request(tmp_path: Path) -> None:
     (tmp_path / "files" / "note").touch()
     with pytest.raises(el.errors.StoreExistsError):
         el.create(tmp_path / "files", observation_space=box, action_space=two, exist_ok=True)
-
-
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    """A folder that holds other files, or a path that is a file, is not made into a store."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "thesis.tex").write_text("all of it")
-    (tmp_path / "file").write_text("a file")
-    before = contents(tmp_path)
-    with pytest.raises(el.errors.StoreExistsError):
-        el.create(tmp_path / "folder", **NUMBERED_SPACES)
-    with pytest.raises((el.errors.StoreExistsError, el.errors.StoreAccessError)) as caught:
-        el.create(tmp_path / "file", **NUMBERED_SPACES)
-    assert str(tmp_path / "file") in str(caught.value)
-    assert contents(tmp_path) == before
 
 
 RACE = """
@@ -333,17 +300,6 @@ def test_a_version_shows_no_later_runs(tmp_path: Path) -> None:
         assert {row[0] for row in store.sql("select name from runs").fetchall()} == runs
 
 
-def test_refresh_leads_to_the_newest(tmp_path: Path) -> None:
-    """refresh() moves the object itself forward, from any version, and stays when there is nothing new."""
-    newest, shown = versioned(tmp_path / "store")
-    for version in shown:
-        store = el.open(newest.path, version=version)
-        assert store.refresh() is store
-        assert store.version == newest.version
-        assert values_of(store) == values_of(newest)
-    assert newest.refresh().version == max(shown)
-
-
 def test_without_refresh_nothing_moves(tmp_path: Path) -> None:
     """A store object shows its version until refreshed, its own writer notwithstanding."""
     store = el.create(tmp_path / "store", **NUMBERED_SPACES)
@@ -354,48 +310,6 @@ def test_without_refresh_nothing_moves(tmp_path: Path) -> None:
         assert store.sql("select count(*) from steps").fetchall() == [(0,)]
     assert (len(store), store.version) == (0, 0)
     assert len(store.refresh()) == 1
-
-
-@pytest.mark.parametrize("version", [99, -1, 2**40])
-def test_an_unknown_version_is_not_found(tmp_path: Path, version: int) -> None:
-    """A version that never was raises an error that names it and those that there are."""
-    store = numbered_store(tmp_path / "store", [1, 1], seal_every=1)
-    with pytest.raises(el.errors.VersionNotFoundError) as caught:
-        el.open(store.path, version=version)
-    assert isinstance(caught.value, LookupError)
-    assert isinstance(caught.value, el.EpisodelakeError)
-    assert str(version) in str(caught.value)
-    assert str(store.version) in str(caught.value)
-
-
-def test_history_tells_of_every_commit(tmp_path: Path) -> None:
-    """history() has a row per version: its time, what it was, how many episodes and steps it added."""
-    started = datetime.now(UTC) - timedelta(seconds=2)
-    store, shown = versioned(tmp_path / "store")
-    history = store.history()
-    assert isinstance(history, pl.DataFrame)
-    assert set(history.columns) == {"version", "timestamp", "episodes", "steps", "operation"}
-    rows = history.sort("version").to_dicts()
-    assert [row["version"] for row in rows] == sorted(shown)
-    before: list[int] = []
-    for row in rows:
-        values = shown[row["version"]]
-        added = values[len(before) :]
-        assert (row["episodes"] or 0) == len(added)
-        assert (row["steps"] or 0) == sum(1 + value % 3 for value in added)
-        assert started <= row["timestamp"] <= datetime.now(UTC)
-        assert row["operation"]
-        before = values
-    assert history["version"].to_list() == sorted(shown, reverse=True)
-
-
-def test_history_ends_at_the_version_shown(tmp_path: Path) -> None:
-    """A store opened at an older version tells the history up to it."""
-    newest, _ = versioned(tmp_path / "store")
-    for version in (0, 3):
-        history = el.open(newest.path, version=version).history()
-        assert history["version"].to_list() == list(range(version, -1, -1))
-        assert history.equals(newest.history().filter(pl.col("version") <= version))
 
 
 def test_writing_from_an_old_version_adds_to_the_newest(tmp_path: Path) -> None:
@@ -409,27 +323,6 @@ def test_writing_from_an_old_version_adds_to_the_newest(tmp_path: Path) -> None:
 
 
 # The card
-
-
-def test_a_card_is_kept(tmp_path: Path) -> None:
-    """The card given at creation comes back, nested and in any script."""
-    card = {"description": "größe 日本 😀", "authors": ["a", "b"], "scores": {"random": 1.5, "best": None}}
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=card)
-    assert store.card == card
-    assert el.open(store.path).card == card
-    text = (store.path / "card.json").read_bytes()
-    assert json.loads(text) == {**card, "crc32": f"{zlib.crc32(text[:-12]):08x}"}
-
-
-def test_a_card_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Assigning a card replaces all of the old one, at once and for those who open the store later."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"old": 1, "kept": "no"})
-    store.card = {"new": 2}
-    assert store.card == {"new": 2}
-    assert el.open(store.path).card == {"new": 2}
-    el.open(store.path).card = {}
-    assert el.open(store.path).card == {}
-    assert [path.name for path in store.path.glob("*card*")] in ([], ["card.json"])
 
 
 def test_a_card_that_is_no_json_is_refused(tmp_path: Path) -> None:

@@ -50,20 +50,6 @@ def store(template: Path, tmp_path: Path) -> el.EpisodeStore:
     return el.open(shutil.copytree(template, tmp_path / "store"))
 
 
-def test_a_tag_names_the_version_shown(store: el.EpisodeStore) -> None:
-    """Without a number the version that the object shows is meant, also when there are newer ones."""
-    old = el.open(store.path, version=store.version - 1)
-    old.tag("two")
-    store.tag("three")
-    store.tag("one", version=store.version - 2)
-    assert store.tags == {"one": store.version - 2, "two": store.version - 1, "three": store.version}
-    assert old.tags == store.tags
-    for name, count in (("one", 1), ("two", 2), ("three", 3)):
-        opened = el.open(store.path, version=name)
-        assert values_of(opened) == list(range(count))
-        assert opened.version == store.tags[name]
-
-
 @pytest.mark.parametrize("cases", some(HOSTILE, 6))
 def test_hostile_names_are_refused(store: el.EpisodeStore, cases: Any) -> None:
     """No name leads out of the store or confuses a file system; nothing is written for it, nothing read."""
@@ -78,17 +64,6 @@ def test_hostile_names_are_refused(store: el.EpisodeStore, cases: Any) -> None:
                 el.open(store.path, version=name)
             with pytest.raises((el.errors.VersionNotFoundError, el.errors.InvalidArgumentError)):
                 store.untag(name)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", ["paper-v1", "3rd", "a", "A.b_c-d", "x" * 100, "v1.json", "0.1"])
-def test_good_names_are_taken(store: el.EpisodeStore, name: str) -> None:
-    """Letters, digits, dots, dashes and underscores make a name, whatever it begins with; case counts."""
-    store.tag(name, version=store.version - 1)
-    assert store.tags == {name: store.version - 1}
-    assert len(el.open(store.path, version=name)) == 2
-    store.untag(name)
-    assert store.tags == {}
 
 
 def test_two_at_once_with_one_name(store: el.EpisodeStore) -> None:

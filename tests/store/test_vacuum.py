@@ -166,15 +166,6 @@ def test_a_segment_that_a_bulk_write_left_uncommitted_goes_after_recovery(tmp_pa
     assert store.verify().ok
 
 
-def test_progress_counts_files(tmp_path: Path) -> None:
-    """The progress counts the files up to all of them."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
-    store.compact()
-    calls: list[tuple[int, int]] = []
-    report = store.vacuum(NOW, progress=lambda done, total: calls.append((done, total)))
-    assert calls[-1] == (len(report.files), len(report.files))
-
-
 def test_annotation_files_that_nobody_shows_go(tmp_path: Path) -> None:
     """The files of a dropped and of an overwritten annotation of steps go; those that are shown stay."""
     store = numbered_store(tmp_path / "store", [2, 3])

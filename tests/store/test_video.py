@@ -569,16 +569,6 @@ def half_encoded(path: Path) -> el.EpisodeStore:
     return store.refresh()
 
 
-def test_a_merge_encodes_raw_frames(tmp_path: Path) -> None:
-    """They come into a store of video as those that it records."""
-    plain = recorded_store(tmp_path / "plain", range(4), cameras=FEW, encodings={})
-    store = new_store(tmp_path / "video", cameras=FEW)
-    el.merge([plain], store)
-    check_store(store.refresh(), range(4))
-    recorded = recorded_store(tmp_path / "recorded", range(4), cameras=FEW)
-    assert encoded(store) == encoded(recorded) > 0
-
-
 def in_segments(path: Path) -> el.EpisodeStore:
     """A store with three segments."""
     store = new_store(path / "segments", cameras=FEW)

@@ -12,13 +12,12 @@ import pettingzoo
 import pytest
 from mpe2 import simple_adversary_v3
 from pettingzoo import AECEnv
-from pettingzoo.utils import parallel_to_aec
 
 import episodelake as el
 from agent_environments import Turns
 from episodelake.testing.adapters import case
 from faults.teams import TEAM_SPACES, InTurn, TeamScript, untrue_team
-from plain_agents import check_agents, failing_once, play_parallel, play_turns, random_policy
+from plain_agents import check_agents, failing_once, play_turns, random_policy
 
 REAL = {
     "tic-tac-toe": lambda: pettingzoo.make("aec", "classic/tictactoe_v3"),
@@ -53,25 +52,6 @@ def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp
         assert (episode.seed, episode.length) == (seed, turns)
         assert episode.end_reason in ("terminated", "truncated")
     assert not store.verify().faults
-
-
-def test_rewards_between_turns_are_added_up(tmp_path: Path) -> None:
-    """A transition's reward is what its agent got until its next turn; nothing paid after a turn is lost."""
-    store = record(el.create(tmp_path / "store", Turns()), Turns(), range(1))
-    paid: dict[str, float] = {}
-    env = Turns()
-    env.reset(seed=0)
-    policy = random_policy(env, 0)
-    started: set[str] = set()
-    for agent in env.agent_iter():
-        observation, _, terminated, truncated, info = env.last()
-        done = terminated or truncated
-        env.step(None if done else policy(agent, observation, info))
-        if not done:
-            started.add(agent)
-            for each, reward in env.rewards.items():
-                paid[each] = paid.get(each, 0.0) + reward * (each in started)
-    assert store[0].agent_returns == pytest.approx(paid)
 
 
 def test_the_last_observation_of_every_agent_is_kept(tmp_path: Path) -> None:
@@ -192,26 +172,6 @@ def test_an_environment_without_state_says_so(tmp_path: Path) -> None:
         el.create(tmp_path / "single", single).record(single, state=True)
 
 
-def test_parallel_to_aec_agrees_with_the_parallel_environment(tmp_path: Path) -> None:
-    """The same game in turns gives each agent the rows that it has when all act at once."""
-
-    def make() -> Any:
-        return simple_adversary_v3.parallel_env(max_cycles=6)
-
-    together = el.create(tmp_path / "together", make())
-    with together.record(make()) as recorder:
-        play_parallel(recorder, random_policy(recorder, 3), 3)
-    in_turn = parallel_to_aec(make())
-    turns = record(el.create(tmp_path / "turns", in_turn), in_turn, range(3, 4))
-    one, other = together.refresh()[0], turns[0]
-    assert one.agents == other.agents and other.length == 3 * one.length
-    for name in one.agents:
-        mine, theirs = one.agent(name), other.agent(name)
-        for part in ("observations", "actions", "rewards", "terminations", "truncations"):
-            assert np.array_equal(getattr(mine, part), getattr(theirs, part)), part
-        assert mine.end_reason == theirs.end_reason == "truncated"
-
-
 class Abrupt(Turns):
     """Says that all are done, and has no agents any more, within one turn."""
 
@@ -237,47 +197,6 @@ def _check_agents_that_are_gone_at_once_have_their_last_turns(tmp_path: Path, le
     assert episode.length == sum(episode.agent_lengths.values()) == length
     assert episode.end_reason == "truncated"
     assert not store.verify().faults
-
-
-def turns_of(env: Any, turns: int) -> dict[str, list[Any]]:
-    """Play some turns; return the reward and the info that each agent saw at each of its own."""
-    seen: dict[str, list[Any]] = {}
-    while env.unwrapped._turn < turns:
-        _, reward, terminated, truncated, info = env.last()
-        seen.setdefault(env.agent_selection, []).append((reward, info.get("turn")))
-        env.step(None if terminated or truncated else env.action_space(env.agent_selection).sample())
-    return seen
-
-
-def test_nothing_is_read_from_an_environment_in_mid_step(tmp_path: Path) -> None:
-    """Where a turn raises after it paid all agents, each keeps the turns whose outcome it saw."""
-    for turn in (1, 2, 4, 6):
-        env: Any = Turns()
-        store, step = el.create(tmp_path / str(turn), env), env.step
-
-        def moved(action: Any, env: Any = env, step: Any = step, turn: int = turn) -> None:
-            step(action)
-            if env._turn == turn:
-                raise TimeoutError
-
-        with case(turn), store.record(env) as recorder:
-            recorder.reset(seed=0)
-            env.step = moved
-            with pytest.raises(TimeoutError):
-                turns_of(recorder, 9)
-            env.step = step
-            recorder.reset(seed=0)
-            turns_of(recorder, 4)
-        plain: Any = Turns()
-        plain.reset(seed=0)
-        truth = {agent: seen[1:] for agent, seen in turns_of(plain, turn).items() if len(seen) > 1}
-        episodes = list(store.refresh())
-        first = episodes[0] if len(episodes) > 1 else None
-        found = {} if first is None else {agent: n for agent, n in first.agent_lengths.items() if n}
-        assert found == {agent: len(seen) for agent, seen in truth.items()}
-        for agent, seen in truth.items():
-            assert np.allclose(first.agent(agent).rewards, [reward for reward, _ in seen])
-        assert (first is None or first.end_reason == "cut") and not store.verify().faults
 
 
 @pytest.mark.parametrize("way", ["close", "step"])

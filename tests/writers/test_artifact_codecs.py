@@ -130,7 +130,7 @@ LOST = {
     "mixed": pd.DataFrame({"a": [1, "x", object()]}),
     "subclass": Derived({"a": [1]}),
     "array of objects": np.array([object()]),
-    "functions": {"f": len, "rows": list(range(300_000))},
+    "functions": {"f": len, "rows": ["x" * 1024] * 1025},
 }
 
 

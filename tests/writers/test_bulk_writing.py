@@ -84,17 +84,6 @@ def parts_of(path: Path) -> list[Path]:
     return list((path / "journal").glob("*/*.frames"))
 
 
-def test_values_logged_at_the_last_observation_are_kept(tmp_path: Path) -> None:
-    """A policy value on the last row of an episode comes back there."""
-    values = pa.array([1.0, 2.0, None, 3.0, 4.0, 5.0, 6.0])
-    store = el.create(tmp_path / "store", **FLOATS)
-    with store.writer() as writer:
-        writer.write_episodes(table(2, 3).append_column("policy.v", values))
-    found = store.refresh().steps.collect()
-    assert found["policy.v"].to_list() == values.to_pylist()
-    assert store.verify().ok
-
-
 FOREIGN: dict[str, pa.Array] = {
     "a fixed size list": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
     "a large list": pa.array([[1, 2], [3, 4], [5, 6]], pa.large_list(pa.float32())),
@@ -427,26 +416,6 @@ def test_arrays_may_be_changed_after_the_call(tmp_path: Path) -> None:
     one, two = store.refresh()
     assert one.observations[:, 1].tolist() == list(range(101))
     assert (two.observations == 1).all()
-
-
-def test_all_ways_of_writing_go_together(tmp_path: Path) -> None:
-    """Steps, short and long arrays and Arrow data of one run come in the order in which they ended."""
-    store = el.create(tmp_path / "store", **FLOATS)
-    with store.writer(segment_bytes=9_000, **QUIET) as writer:
-        for number in range(0, 40, 4):
-            writer.write_episode(**arrays(number, 5))
-            writer.write_episode(**arrays(number + 1, 80))
-            episode = writer.begin(np.array([number + 2, 0], np.float32))
-            episode.append(1, 1.0, np.array([number + 2, 1], np.float32))
-            episode.end()
-            writer.write_episodes(table(number + 3))
-            (writer.flush if number % 8 else int)()
-    found = store.refresh().episodes.collect().sort("number")
-    assert found["number"].to_list() == list(range(40))
-    assert found["length"].to_list() == [
-        length for number in range(0, 40, 4) for length in (5, 80, 1, number + 3)
-    ]
-    assert store.verify().ok
 
 
 def test_an_error_tells_how_many_episodes_are_recorded(tmp_path: Path) -> None:

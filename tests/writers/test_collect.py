@@ -22,33 +22,6 @@ from nasty_environments import new_store
 # What is recorded
 
 
-@pytest.mark.parametrize("initial", [True, False])
-def test_the_state_of_an_lstm_comes_back_as_a_tuple(tmp_path: Path, initial: bool) -> None:
-    """A tuple of arrays of T rows where each step has a state, else a list with a tuple for each state."""
-
-    def policy(observation: Any, info: Any, state: Any) -> Any:
-        h, c = (np.zeros(2), {"cell": np.zeros((1, 3))}) if state is None else state
-        extras = {"h": h.copy(), "deep": {"h": h.copy(), "one": {"t": int(h[0])}}}
-        return np.zeros(2, np.float32), extras, (h + 1, {"cell": c["cell"] + 2})
-
-    store = new_store(tmp_path, VaryingEnv())
-    begin = (np.zeros(2), {"cell": np.zeros((1, 3))}) if initial else None
-    el.collect(VaryingEnv(), el.Policy(policy, initial_state=begin, record_state=True), store, episodes=4)
-    for episode in store.refresh():
-        found, rows = episode.policy, np.arange(episode.length)
-        assert found["deep"]["h"].tolist() == found["h"].tolist() == [[t, t] for t in rows]
-        assert found["deep"]["one"]["t"].tolist() == rows.tolist()
-        if initial:
-            h, c = found["state"]
-            assert np.array_equal(h, found["h"]) and c["cell"].shape == (episode.length, 1, 3)
-            assert np.array_equal(c["cell"][:, 0, 0], 2 * rows)
-        else:
-            states = found.get("state", [None])  # an episode of one step has none
-            assert states[0] is None and len(states) == episode.length
-            for t, (h, c) in enumerate(states[1:], 1):
-                assert h.tolist() == [t, t] and c["cell"].tolist() == [[2 * t] * 3]
-
-
 def test_tensors_become_arrays(tmp_path: Path) -> None:
     """Actions, extras and states may be tensors of a library that is never imported."""
 
@@ -120,24 +93,6 @@ def test_the_forms_of_an_answer(tmp_path: Path) -> None:
                 recorded = episode.actions[0].tolist()
             assert recorded == action
             assert {key: values[0] for key, values in episode.policy.items()} == extras
-
-
-# Going on
-
-
-def test_environments_are_made_and_closed(tmp_path: Path) -> None:
-    """An id, a spec and a function make an environment, which is closed afterwards."""
-    made: list[VaryingEnv] = []
-
-    def make() -> gym.Env:
-        made.append(VaryingEnv())
-        return made[-1]
-
-    poles, varying = new_store(tmp_path / "poles", gym.make("CartPole-v1")), new_store(tmp_path, VaryingEnv())
-    for source, store in (("CartPole-v1", poles), (gym.spec("CartPole-v1"), poles), (make, varying)):
-        assert el.collect(source, None, store, steps=5, seed=0).steps == 5
-    assert [sum(map(len, store.refresh())) for store in (poles, varying)] == [10, 5]
-    assert [env.closed for env in made] == [1]
 
 
 # Hooks, callbacks, progress

@@ -526,6 +526,7 @@ class Vector(CollectContract):
 class TestVectorNextStep(Vector):
     """Those that begin the next episode with the step after an end."""
 
+    further_rules = ("test_calls_of_all_kinds_count_exactly",)
     adapter = adapters.Vector(AutoresetMode.NEXT_STEP)
 
 
@@ -538,6 +539,7 @@ class TestVectorSameStep(Vector):
 class TestVectorDisabled(Vector):
     """Those whose caller resets what has ended."""
 
+    further_rules = ("test_calls_of_all_kinds_count_exactly",)
     adapter = adapters.Vector(AutoresetMode.DISABLED)
 
 
@@ -623,4 +625,5 @@ class TestParallel(Agents):
 class TestTurns(Agents):
     """Agents that take turns."""
 
+    further_rules = ("test_calls_of_all_kinds_count_exactly",)
     adapter = adapters.TURNS()

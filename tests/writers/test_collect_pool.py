@@ -60,32 +60,6 @@ def by_env(store: el.EpisodeStore) -> dict[int, list[el.Episode]]:
     return found
 
 
-def test_the_policy_is_asked_for_those_that_are_ready(tmp_path: Path) -> None:
-    """It sees the very batch of the pool, and an environment is not sent anything once its share is full."""
-    pool = pool_of(2)
-    store = new_store(tmp_path, pool)
-    given: list[Any] = []
-    sent: list[int] = []
-    recv, send = pool.recv, pool.send
-    pool.recv = lambda: given.append(recv()) or given[-1]  # type: ignore[method-assign]
-
-    def counting(action: Any, env_id: Any = None) -> None:
-        sent.extend(env_id.tolist())
-        send(action, env_id)
-
-    pool.send = counting  # type: ignore[method-assign]
-
-    def policy(observation: Any, info: Any, state: Any) -> Any:
-        assert observation is given[-1][0] and info is given[-1][-1] and len(observation) == 2
-        return np.zeros((2, 2), np.float32)
-
-    el.collect(pool, policy, store, episodes=5)
-    steps = {episode.env_index: len(episode) for episode in store.refresh()}
-    assert sum(sent.count(env) for env in range(5)) <= sum(steps.values()) + 4 * max(steps.values())
-    slowest = max(steps, key=steps.__getitem__)
-    assert sent.count(slowest) == steps[slowest]
-
-
 @pytest.mark.further
 def test_states_of_torch_keep_no_graph(tmp_path: Path) -> None:
     """A tensor that needs a gradient comes back by environment, without its graph."""

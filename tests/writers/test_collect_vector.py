@@ -72,22 +72,6 @@ def test_environments_that_were_given_up_stay_so(tmp_path: Path) -> None:
     assert lengths == before + given_up.steps + (NUM_ENVS - len(envs)) + stats.steps
 
 
-def test_random_actions_are_those_of_the_seeded_batch(tmp_path: Path) -> None:
-    """Without a policy a copy of the batched action space is sampled; the environment keeps its own."""
-    store = new_store(tmp_path, VaryingEnv())
-    envs = vector(AutoresetMode.SAME_STEP)
-    envs.action_space.seed(1)
-    twin = vector(AutoresetMode.SAME_STEP)
-    twin.action_space.seed(7)
-    seen: list[np.ndarray] = []
-    el.collect(
-        envs, None, store, steps=50, seed=3, policy_seed=7, on_step=lambda step: seen.append(step.action)
-    )
-    assert all(np.array_equal(action, twin.action_space.sample()) for action in seen) and len(seen) == 10
-    twin.action_space.seed(1)
-    assert np.array_equal(envs.action_space.sample(), twin.action_space.sample())
-
-
 def test_processes_and_native_batches(tmp_path: Path) -> None:
     """AsyncVectorEnv gives what SyncVectorEnv gives, and natively vectorised environments work."""
     store = new_store(tmp_path, VaryingEnv())
@@ -185,12 +169,6 @@ def test_rows_of_immutable_arrays_are_replaced(tmp_path: Path) -> None:
     for episode in store.refresh():
         asked = list(episode.policy["asked"])[: episode.length]
         assert [row.tolist() for row in asked] == [[t] for t in range(episode.length)]
-
-
-# Bias
-
-
-# The end comes early
 
 
 # Bad input
@@ -295,6 +273,3 @@ def test_vector_environments_in_workers(tmp_path: Path) -> None:
     assert stats.failures == () and [worker.episodes for worker in stats.workers] == [4, 3]
     counts = store.refresh().sql("select run_id, env_index, count(*) from episodes group by all").fetchall()
     assert sorted(count for *_, count in counts) == [1, 2, 2, 2]
-
-
-# Calls of all kinds, one after the other

@@ -99,13 +99,6 @@ def in_new_process(program: str, *words: object) -> str:
 # What is kept
 
 
-def test_the_spec_is_what_gymnasium_writes(tmp_path: Path) -> None:
-    """For an environment of plain arguments, Gymnasium reads the spec that the run kept as its own."""
-    env = wrappers.TimeAwareObservation(gymnasium.make("CartPole-v1", max_episode_steps=7))
-    row = record(tmp_path / "store", env).runs.collect().to_dicts()[0]
-    assert gymnasium.envs.registration.EnvSpec.from_json(row["env_spec"]) == env.spec
-
-
 def test_wrappers_that_take_the_environment_alone_are_made_again(tmp_path: Path) -> None:
     """A wrapper that is not derived from RecordConstructorArgs needs no arguments if it takes none."""
     env = Halving(Argumentless(gymnasium.make("CartPole-v1")))
@@ -422,27 +415,6 @@ def test_a_model_of_ones_own(tmp_path: Path, cheetah: Path) -> None:
     del again
     gc.collect()
     assert not unpacked.parent.exists()
-
-
-def test_models_in_several_files(tmp_path: Path, cheetah: Path) -> None:
-    """Files that a model includes are unpacked beside it, under the names that were given."""
-    (cheetah.parent / "parts").mkdir()
-    cheetah.rename(cheetah.parent / "parts" / "body.xml")
-    cheetah.write_text('<mujoco><include file="parts/body.xml"/></mujoco>')
-    env = gymnasium.make("HalfCheetah-v5", xml_file=str(cheetah))
-    files = {"main.xml": cheetah, "parts/body.xml": cheetah.parent / "parts" / "body.xml"}
-    store = record(tmp_path / "store", env, files=files)
-    assert len(run_row(store)["env_bundle"]["files"]) == 2
-    shutil.rmtree(cheetah.parent)
-    again = store.make_env(trust=True)
-    assert store[0].replay(again).same
-    # What was made again can be recorded and made again.
-    twice = record(
-        tmp_path / "twice",
-        again,
-        files={"parts/body.xml": Path(again.unwrapped.fullpath).parent / "parts" / "body.xml"},
-    )
-    assert twice[0].replay(twice.make_env(trust=True)).same
 
 
 @pytest.mark.further

@@ -15,7 +15,7 @@ from gymnasium import spaces
 import episodelake as el
 from episodelake.testing.adapters import case
 from nasty_environments import FLOATS, PUSHES, same_info
-from strategies import same, stack, value_of
+from strategies import same
 
 SPACES: dict[str, spaces.Space] = {
     "box": spaces.Box(-1, 1, (2, 3), np.float32),
@@ -65,80 +65,6 @@ def whole(length: int = 4, **changes: Any) -> dict[str, Any]:
     return {**arguments, **changes}
 
 
-def test_an_episode_is_written_step_by_step(tmp_path: Path) -> None:
-    """What is begun, appended and ended comes back, with infos, policy, extra, seed, options and metadata."""
-    store = small_store(tmp_path)
-    with store.writer(run="import", metadata={"from": "tape"}) as writer:
-        first = {"a": 1}, 2**90, {"o": [1]}, {"m": 1}, 3, {"x": 0}
-        names = ("info", "seed", "options", "metadata", "env_index", "extra")
-        episode = writer.begin(look(0, 0, 0), **dict(zip(names, first, strict=True)))
-        episode.append(PUSH, 1.5, look(1, 1, 1), info={"b": "x"}, policy={"p": 0.5}, extra={"x": 1})
-        episode.append(PUSH + 1, -0.5, look(2, 2, 2), truncated=True, policy={"p": 0.25}, extra={"x": 2})
-        row = episode.end({"n": {"deep": True}})
-        assert episode.id == row.episode_id
-    stored = store.refresh()[row.episode_id]
-    assert stored.observations[:, 0].tolist() == [0, 1, 2]
-    assert stored.actions.tolist() == [[0, 0], [1, 1]]
-    assert stored.rewards.tolist() == [1.5, -0.5]
-    assert (stored.terminations.tolist(), stored.truncations.tolist()) == ([False] * 2, [False, True])
-    assert stored.infos == [{"a": 1}, {"b": "x"}, {}]
-    assert list(stored.policy["p"]) == [0.5, 0.25]
-    assert list(stored.extra["x"]) == [0, 1, 2]
-    assert (stored.seed, stored.options, stored.env_index) == (2**90, {"o": [1]}, 3)
-    assert same_info(stored.metadata, {"m": 1, "n": {"deep": True}})
-    assert stored.end_reason == "truncated"
-    assert (row.run_id, row.number, row.length, row.episode_return) == (writer.run_id, 0, 2, 1.0)
-    assert (row.terminated, row.truncated, row.end_reason, row.seed) == (False, True, "truncated", 2**90)
-    assert row.metadata == stored.metadata
-
-
-def test_open_episodes_stay_open_across_seals(tmp_path: Path) -> None:
-    """Sealing between the appends of open episodes neither shows them early nor breaks them."""
-    store = small_store(tmp_path)
-    with store.writer(seal_seconds=0.05, flush_seconds=0.01) as writer:
-        slow = writer.begin(look(-1, 0, 0))
-        for n in range(20):
-            slow.append(PUSH, 1, look(-1, n + 1, 0))
-            quick = writer.begin(look(n, 0, 0))
-            quick.append(PUSH, 1, look(n, 1, 0), terminated=True)
-            quick.end()
-            if n % 5 == 0:
-                writer.seal()
-                assert len(store.refresh()) == n + 1
-        slow.end()
-    assert len(store.refresh()) == 21
-    assert sorted(episode.length for episode in store) == [1] * 20 + [20]
-    assert store.steps.collect().height == 20 * 2 + 21
-    longest = max(store, key=len)
-    assert longest.observations[:, 1].tolist() == list(range(21))
-
-
-def test_everything_handed_over_is_copied(tmp_path: Path) -> None:
-    """Arrays and mappings that change after the call keep their values of the call."""
-    store = small_store(tmp_path)
-    seen, done, info, policy = look(1, 1, 1), PUSH.copy(), {"list": [1]}, {"p": np.ones(2)}
-    metadata: dict[str, Any] = {"m": [1]}
-    with store.writer() as writer:
-        episode = writer.begin(seen, info, metadata=metadata, extra=policy, options=metadata)
-        for changed in (seen, done, policy["p"]):
-            changed[:] = 5
-        info["list"].append(2)
-        metadata["m"].append(2)
-        episode.append(done, 0, seen, info=info, policy=policy, extra=policy)
-        for changed in (seen, done, policy["p"]):
-            changed[:] = 9
-        info["list"].append(3)
-        episode.end()
-    stored = store.refresh()[0]
-    assert stored.observations[:, 0].tolist() == [1, 5]
-    assert stored.actions[:, 0].tolist() == [5]
-    assert [list(told["list"]) for told in stored.infos] == [[1], [1, 2]]
-    assert np.asarray(stored.policy["p"]).tolist() == [[5, 5]]
-    assert np.asarray(stored.extra["p"]).tolist() == [[1, 1], [5, 5]]
-    assert list(stored.metadata["m"]) == [1]
-    assert stored.options == {"m": [1]}
-
-
 def test_append_after_a_flag_is_refused(tmp_path: Path) -> None:
     """After a step that ended the episode another one raises, and the episode is as it was."""
     for number, flags in enumerate(
@@ -174,32 +100,6 @@ def test_ending_without_a_step_stores_nothing(tmp_path: Path) -> None:
         episode.end()
     assert [episode.length for episode in store.refresh()] == [1]
     assert store.steps.collect().height == 2
-
-
-@pytest.mark.further
-def test_long_episodes_of_any_space_are_written(tmp_path: Path) -> None:
-    """`write_episode` gives many rows of each space back exactly, as lists where they have no one shape."""
-    for name, space in SPACES.items():
-        length = 300 if name == "graph" else 2000
-        random = np.random.default_rng(1)
-        space.seed(1)
-        seen = stack(space, [value_of(space, random) for _ in range(length + 1)])
-        done = stack(space, [value_of(space, random) for _ in range(length)])
-        store = el.create(tmp_path / name, observation_space=space, action_space=space)
-        with store.writer() as writer:
-            row = writer.write_episode(
-                observations=seen,
-                actions=done,
-                rewards=np.arange(length),
-                terminations=False,
-                truncations=True,
-            )
-        episode = store.refresh()[row.episode_id]
-        assert same(episode.observations, seen), name
-        assert same(episode.actions, done), name
-        assert same(episode.rewards, np.arange(length, dtype=np.float64))
-        assert episode.truncations.tolist() == [False] * (length - 1) + [True]
-        assert (row.length, row.end_reason) == (length, "truncated")
 
 
 def test_infos_may_be_arrays(tmp_path: Path) -> None:
@@ -435,54 +335,6 @@ def test_the_error_says_what_was_wrong(tmp_path: Path) -> None:
             match=r"(?s)observation.*float32.*float64|observation.*float64.*float32",
         ):
             writer.begin(np.zeros(3))
-
-
-def test_a_seed_of_any_size_is_kept(tmp_path: Path) -> None:
-    """Seeds of an import may be negative or wide and come back exactly."""
-    store, numbers = small_store(tmp_path), [0, -1, -(2**63), 2**63, -(2**100), None]
-    with store.writer() as writer:
-        assert [writer.write_episode(**whole(2, seed=seed)).seed for seed in numbers] == numbers
-    assert [episode.seed for episode in store.refresh()] == numbers
-
-
-def test_plain_python_numbers_and_lists_are_taken(tmp_path: Path) -> None:
-    """Observations and actions may be plain lists of numbers, and a narrower dtype that casts safely."""
-    store = small_store(tmp_path)
-    with store.writer() as writer:
-        episode = writer.begin([0, 1, 2])
-        episode.append((0.5, 1), 1, np.array([1, 2, 3], np.float16))
-        episode.append(np.array([1, 2], np.int8), True, [0.1, float("nan"), float("inf")])
-        episode.end()
-    stored = store.refresh()[0]
-    assert same(stored.observations, np.array([[0, 1, 2], [1, 2, 3], [0.1, np.nan, np.inf]], np.float32))
-    assert same(stored.actions, np.array([[0.5, 1], [1, 2]], np.float32))
-
-
-def test_a_long_episode_beside_short_ones(tmp_path: Path) -> None:
-    """A whole episode of 300,000 steps, larger than a row group, stands between short ones unharmed."""
-    store = small_store(tmp_path)
-    with store.writer() as writer:
-        for length in (2, 300_000, 3):
-            writer.write_episode(**whole(length))
-    assert [episode.length for episode in store.refresh()] == [2, 300_000, 3]
-    for episode in store:
-        assert same(episode.observations, whole(episode.length)["observations"])
-        assert same(episode.rewards, whole(episode.length)["rewards"])
-    assert store.sql("select sum(t) from steps").fetchall()[0][0] == sum(
-        n * (n + 1) // 2 for n in (2, 300_000, 3)
-    )
-
-
-def test_many_short_episodes(tmp_path: Path) -> None:
-    """Thousands of episodes of one step land in few files and keep their order."""
-    store = small_store(tmp_path)
-    with store.writer() as writer:
-        for number in range(3000):
-            episode = writer.begin(look(number, 0, 0))
-            episode.append(PUSH, number, look(number, 1, 0), terminated=True)
-            episode.end()
-    assert [episode.episode_return for episode in store.refresh()] == list(range(3000))
-    assert len(list((tmp_path / "store" / "steps").glob("*.parquet"))) < 10
 
 
 def test_rows_of_infos_are_any_sequence(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
-from episodelake.testing.adapters import case
 from pools import Pool
 
 ODD = 2**53 + 1
@@ -101,30 +100,6 @@ class Giving(gym.Env):
 def plain(value: Any) -> Any:
     """A value as Python has it."""
     return value.item() if isinstance(value, np.generic | np.ndarray) and np.ndim(value) == 0 else value
-
-
-def test_an_integer_within_a_vector_reward_is_not_rounded(tmp_path: Path) -> None:
-    """A list that mixes integers and fractions is looked at before numpy makes floats of it."""
-    for number, parts in enumerate([[0.5, ODD], (ODD, 0.5), np.array([1, ODD]), [1, ODD]]):
-        with case(parts):
-            _check_an_integer_within_a_vector_reward_is_not_rounded(tmp_path / str(number), parts)
-
-
-def _check_an_integer_within_a_vector_reward_is_not_rounded(tmp_path: Path, parts: Any) -> None:
-    space = spaces.Discrete(2)
-    store = el.create(tmp_path / "store", observation_space=space, action_space=space, reward_shape=(2,))
-    with store.writer() as writer:
-        episode = writer.begin(0)
-        with pytest.raises(el.errors.SpaceMismatchError, match="reward"):
-            episode.append(0, parts, 1)
-        with pytest.raises(el.errors.SpaceMismatchError, match="reward"):
-            writer.write_episode(
-                observations=[0, 1], actions=[0], rewards=[parts], terminations=False, truncations=False
-            )
-        episode.append(0, [2**53, 0.5], 1)
-        episode.end()
-    assert store.refresh()[0].rewards.tolist() == [[2.0**53, 0.5]]
-    assert store[0].episode_return == [2.0**53, 0.5]
 
 
 @pytest.mark.parametrize("length", [3, 3000])

@@ -10,7 +10,6 @@ import numpy as np
 import pettingzoo
 import pytest
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
-from pettingzoo.utils import aec_to_parallel
 
 import episodelake as el
 from agent_environments import SPACES, Comings
@@ -98,30 +97,6 @@ def test_states_stand_once_for_each_step_of_the_environment(tmp_path: Path) -> N
     assert np.array_equal(store[0].states, np.stack(expected))
     counted = store.sql("select episode_id, count(state), max(env_step) + 1 from steps group by 1").fetchall()
     assert all(found == steps for _, found, steps in counted)
-
-
-def test_a_reset_in_the_middle_cuts(tmp_path: Path) -> None:
-    """The episode is kept up to the reset, no flag is invented, and a reset without a step leaves nothing."""
-    env = Comings()
-    store = el.create(tmp_path / "store", env)
-    with store.record(env) as recorder:
-        recorder.reset(seed=5, options={"level": 2})
-        for _ in range(2):
-            recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
-        recorder.reset(seed=6)
-        recorder.reset(seed=7)
-        play_parallel(recorder, random_policy(recorder, 7), 7)
-    store.refresh()
-    assert [episode.end_reason for episode in store] == ["cut", "truncated"]
-    cut = store[0]
-    assert (cut.seed, cut.options, cut.length) == (5, {"level": 2}, 2)
-    assert not cut.terminated and not cut.truncated
-    # scout_1 came with the last step and never acted: its one observation is kept.
-    assert cut.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
-    late = cut.agent("scout_1")
-    assert late.observations.tolist() == [[2, 1]] and late.actions.shape == (0,)
-    assert late.episode_return == 0 and late.end_reason == "cut" and late.rewards.shape == (0,)
-    assert not store.verify().faults
 
 
 def test_an_agent_without_an_action_leaves_the_environment_alone(tmp_path: Path) -> None:
@@ -260,18 +235,3 @@ def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
         el.create(tmp_path / "numbers", agents={1: SPACES["scout_0"]})  # type: ignore[dict-item]
     with pytest.raises(el.errors.InvalidArgumentError, match="agents="):
         el.create(tmp_path / "odd", agents={"red": "space"})  # type: ignore[dict-item]
-
-
-def test_aec_to_parallel_agrees_with_the_parallel_environment(tmp_path: Path) -> None:
-    """The same game through PettingZoo's conversion gives the same recording."""
-    made = {
-        "direct": simple_spread_v3.parallel_env(max_cycles=6),
-        "converted": aec_to_parallel(simple_spread_v3.env(max_cycles=6)),
-    }
-    stores = {name: record(el.create(tmp_path / name, env), env, range(2)) for name, env in made.items()}
-    for one, other in zip(*stores.values(), strict=True):
-        assert one.agents == other.agents and one.episode_return == other.episode_return
-        for agent in one.agents:
-            assert np.array_equal(one.observations[agent], other.observations[agent])
-            assert np.array_equal(one.rewards[agent], other.rewards[agent])
-            assert np.array_equal(one.truncations[agent], other.truncations[agent])

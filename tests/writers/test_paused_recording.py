@@ -41,34 +41,6 @@ def shapes(store: el.EpisodeStore) -> list[tuple[int, str, int | None]]:
     return [(episode.length, episode.end_reason, episode.seed) for episode in store.refresh()]
 
 
-def test_a_pause_behind_the_end_keeps_the_end(tmp_path: Path) -> None:
-    """The flags, the callback's metadata and what is logged behind the last step are stored."""
-    store = new_store(tmp_path, SmallEnv(3))
-    with store.record(SmallEnv(3), episode_callback=lambda episode: {"n": episode.number}) as recorder:
-        recorder.reset(seed=1)
-        steps(recorder, 3)
-        recorder.pause()
-        recorder.log(value=7)
-        recorder.reset(seed=2)
-        recorder.resume()
-    (episode,) = store.refresh()
-    assert (episode.end_reason, episode.metadata, episode.policy["value"][-1]) == ("terminated", {"n": 0}, 7)
-
-
-def test_an_exception_before_a_pause_still_wants_a_reset(tmp_path: Path) -> None:
-    """A pause is no way round a step that failed."""
-    store = new_store(tmp_path, SmallEnv(9))
-    with store.record(SmallEnv(9)) as recorder:
-        recorder.reset()
-        with pytest.raises(el.errors.SpaceMismatchError):
-            recorder.unwrapped.look = lambda: "nothing"  # type: ignore[attr-defined]
-            recorder.step(PUSH)
-        recorder.pause()
-        recorder.resume()
-        with pytest.raises(el.errors.RecorderStateError, match="exception"):
-            recorder.step(PUSH)
-
-
 KILLED = """
 import os, signal, sys
 import numpy as np

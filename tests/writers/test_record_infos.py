@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from nasty_environments import SmallEnv
-from scripted_environment import Scripted, assert_same_value, by_place
 
 pytestmark = pytest.mark.filterwarnings("ignore:record_infos")
-SCRIPTED: Any = Scripted.observation_space, Scripted.action_space
 
 
 class Untouchable:
@@ -33,55 +30,6 @@ class Telling(SmallEnv):
     def tell(self) -> dict[str, Any]:
         """Tell both."""
         return {"big": Untouchable(), "cost": self.t}
-
-
-def chosen(info: dict[Any, Any], choice: Any) -> dict[Any, Any]:
-    """Return the entries that a choice leaves."""
-    if choice is True:
-        return info
-    return {key: value for key, value in info.items() if choice and key in choice}
-
-
-def pair(folder: Path, *source: Any) -> list[el.EpisodeStore]:
-    """Create two stores of the same spaces."""
-    arguments = (
-        {} if len(source) == 1 else dict(zip(("observation_space", "action_space"), source, strict=True))
-    )
-    env = source[:1] if len(source) == 1 else ()
-    return [el.create(folder / name, *env, **arguments) for name in ("some", "all")]
-
-
-def make_scripted() -> gym.Env:
-    """An environment of a worker."""
-    return Scripted()
-
-
-def by_place_of(observation: Any, info: Any, state: Any) -> Any:
-    """A policy of a worker: what to do follows from what is seen."""
-    return int(by_place(observation))
-
-
-@pytest.mark.further
-@pytest.mark.parametrize("workers", [None, 2])
-def test_collect_stores_the_chosen_infos(tmp_path: Path, workers: int | None) -> None:
-    """`collect` hands the choice on, also to its workers."""
-    some, everything = pair(tmp_path, *SCRIPTED)
-    for store, keys in ((some, ["speed"]), (everything, True)):
-        el.collect(
-            make_scripted,
-            by_place_of,
-            store,
-            episodes=6,
-            seed=2,
-            workers=workers,
-            quotas=True,
-            record_infos=keys,
-        )
-    infos = [{tuple(each.rewards): each.infos for each in store.refresh()} for store in (some, everything)]
-    assert len(infos[0]) == 6 and infos[0].keys() == infos[1].keys()
-    for rewards, told in infos[0].items():
-        for mine, true in zip(told, infos[1][rewards], strict=True):
-            assert_same_value(mine, chosen(true, ["speed"]))
 
 
 @pytest.mark.parametrize("vector", [False, True])

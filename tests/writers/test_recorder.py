@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +26,8 @@ from nasty_environments import (
     same_info,
     seeds,
 )
-from strategies import same
 
 PUSH = np.zeros(2, np.float32)
-
-
-def recorded(
-    folder: Path, env: gym.Env, resets: list[dict[str, Any]], limit: int | None = None, **options: Any
-) -> tuple[el.EpisodeStore, list[Rollout]]:
-    """Play an environment through a recorder; return the store and what the caller of the recorder saw."""
-    store = new_store(folder, env)
-    with store.record(env, **options) as recorder:
-        rollouts = play(recorder, resets, limit)
-    return store.refresh(), rollouts
 
 
 def assert_all_recorded(
@@ -81,28 +68,6 @@ def test_infos_that_hold_iterators_or_themselves_are_recorded(tmp_path: Path) ->
     assert episode.infos[2]["before"] == 1 and episode.infos[2].keys() == info.keys()
 
 
-@pytest.mark.further
-def test_long_episodes_are_whole(tmp_path: Path) -> None:
-    """An episode of tens of thousands of steps comes back whole and in order."""
-    length = 33_000
-    store, plain = recorded(tmp_path, SmallEnv(length), seeds(4))
-    assert_recorded(store[0], plain[0], SmallEnv())
-    assert store[0].observations[:, 0].tolist() == list(range(length + 1))
-    count, unique, last = store.sql("select count(*), count(distinct t), max(t) from steps").fetchall()[0]
-    assert (count, unique, last) == (length + 1, length + 1, length)
-
-
-def test_odd_options_never_stop_a_recording(tmp_path: Path) -> None:
-    """An option that is no JSON is kept in some form beside the others, and the episode is recorded."""
-    values: list[Any] = [np.arange(3), object(), {1, 2}, b"x", float("nan"), 2**70, "\ud800"]
-    resets = [{"seed": 1, "options": {"odd": value, "even": 2}} for value in values]
-    store, plain = recorded(tmp_path, SmallEnv(), resets)
-    assert_all_recorded(store, plain, SmallEnv())
-    for episode, value in zip(store, values, strict=True):
-        assert episode.options is not None and episode.options.keys() == {"odd", "even"}, value
-        assert episode.options["even"] == 2
-
-
 def test_a_run_may_have_any_name(tmp_path: Path) -> None:
     """Any text is a name for a run or is refused; no file lands outside the store."""
     env, names = SmallEnv(), ["", "a/b", "../up", "a b", "größe", "x" * 300, ".", "con:*?", "a\nb", "%2F"]
@@ -114,20 +79,6 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
     assert_all_recorded(store.refresh(), plain, env)
     assert [store[episode.id].seed for episode in store] == [episode.seed for episode in store]
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
-
-
-def test_a_recorder_can_be_made_by_hand(tmp_path: Path) -> None:
-    """`el.types.Recorder(env, store)` is what `store.record(env)` is: a wrapper that Gymnasium accepts."""
-    env = SmallEnv()
-    store = new_store(tmp_path, env)
-    with el.types.Recorder(env, store, run="by-hand") as recorder:
-        assert isinstance(recorder, gym.Wrapper)
-        assert recorder.unwrapped is env
-        plain = play(gym.wrappers.TimeLimit(recorder, 3), seeds(1, 2))
-    for episode, rollout in zip(store.refresh(), plain, strict=True):
-        assert same(episode.observations, np.array(rollout.observations))
-    assert [episode.length for episode in store.refresh()] == [3, 3]
-    assert [episode.end_reason for episode in store] == ["cut", "cut"]
 
 
 def test_same_step_mode_keeps_infos_of_wrappers_with_the_episode_they_describe(tmp_path: Path) -> None:
@@ -147,38 +98,6 @@ def test_same_step_mode_keeps_infos_of_wrappers_with_the_episode_they_describe(t
     assert [t for t, told in seen if told is not None] == [3, 3]
 
 
-def logged(folder: Path, body: Callable[[el.types.Recorder], None]) -> el.Episode:
-    """Record one episode of three steps, of which `body` does what it likes, and return it."""
-    env = SmallEnv(3)
-    store = new_store(folder, env)
-    with store.record(env) as recorder:
-        recorder.reset(seed=1)
-        body(recorder)
-    return store.refresh()[0]
-
-
-def test_a_logged_value_does_not_leak_into_the_next_episode(tmp_path: Path) -> None:
-    """What was logged for the last observation of a cut episode is not put on the first row of the next."""
-    env = SmallEnv(3)
-    store = new_store(tmp_path, env)
-    with store.record(env) as recorder:
-        recorder.reset(seed=1)
-        recorder.step(PUSH)
-        recorder.log(value=5)
-        recorder.reset(seed=2)
-        recorder.step(PUSH)
-    first, second = store.refresh()
-    assert list(first.policy["value"]) == [None, 5]
-    assert all(value is None for value in second.policy.get("value", []))
-
-
-def with_callback(
-    folder: Path, step: Any = None, episode: Any = None, env: gym.Env | None = None
-) -> tuple[el.EpisodeStore, list[Rollout]]:
-    """Record two episodes with callbacks."""
-    return recorded(folder, env or SmallEnv(4), seeds(1, 2), step_callback=step, episode_callback=episode)
-
-
 def test_an_extra_column_cannot_take_the_name_of_another(tmp_path: Path) -> None:
     """An extra column that is called like one of the store's is kept apart or refused, and spoils nothing."""
     plain = play(SmallEnv(2), seeds(1))
@@ -193,15 +112,6 @@ def test_an_extra_column_cannot_take_the_name_of_another(tmp_path: Path) -> None
             continue
         assert_all_recorded(store.refresh(), plain, SmallEnv(2))
         assert list(store[0].extra[str(name)]) == ["mine"] * 3, name
-
-
-def test_a_step_callback_may_set_a_flag_as_it_ends_the_episode(tmp_path: Path) -> None:
-    """An episode ended by the callback with `truncated` set ends as truncated."""
-    store, _ = with_callback(
-        tmp_path, lambda s: dataclasses.replace(s, truncated=True, end=True) if s.t == 2 else None
-    )
-    assert [episode.end_reason for episode in store] == ["truncated", "truncated"]
-    assert [episode.truncations.tolist() for episode in store] == [[False, True]] * 2
 
 
 def test_metadata_may_be_anything(tmp_path: Path) -> None:

@@ -19,6 +19,13 @@ from episodelake.testing.adapters import case
 from episodelake.testing.recorder_rules import check_episode
 from episodelake.testing.values import same
 
+#: Rules of stores and columns, which `TestSingle` and `TestSteps` try.
+OF_COLUMNS = (
+    "test_a_key_may_change_its_type_between_runs",
+    "test_handles_at_the_same_time_keep_apart",
+    "test_spaces_are_stored_exactly_by_themselves",
+)
+
 
 class TestSingle(EnvironmentContract):
     """One environment."""
@@ -69,6 +76,7 @@ class TestParallel(EnvironmentContract):
 class TestTurns(EnvironmentContract):
     """Agents that take turns."""
 
+    further_rules = (*OF_COLUMNS, "test_integers_are_exact_or_refused")
     joint = waits = True
     continues = late = False
     adapter = adapters.TURNS()
@@ -153,12 +161,14 @@ class WholeEpisodes(RecorderContract):
 class TestWhole(WholeEpisodes):
     """An `EpisodeWriter`, from arrays."""
 
+    further_rules = OF_COLUMNS
     adapter = adapters.Whole()
 
 
 class TestArrow(RecorderContract):
     """An `EpisodeWriter`, from Arrow data."""
 
+    further_rules = OF_COLUMNS[:2]
     adapter = adapters.Arrow()
 
 

@@ -611,25 +611,3 @@ def test_sequences(values: list[list[int]], cuts: set[int], compacted: set[int])
         check(store, rows)
         check_bare(store, rows)
         assert store.verify().ok
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("first", [1, True, [1], np.array([1.0]), np.array([2**63], np.uint64)])
-def test_a_misfit_in_front_hides_no_number(first: Any, tmp_path: Path) -> None:
-    """In one seal a value that does not fit stands before a number that widens the column."""
-    store = el.create(
-        tmp_path / "store", observation_space=spaces.Discrete(2), action_space=spaces.Discrete(2)
-    )
-    number: Any = [0.5, 2.0] if isinstance(first, list | np.ndarray) else 0.5
-    misfit: Any = True if isinstance(first, list | np.ndarray) else "text"
-    for values in ([first], [misfit, number, misfit]):
-        with store.writer() as writer:
-            for value in values:
-                episode = writer.begin(0, info={"k": value})
-                episode.append(0, 1.0, 1, terminated=True)
-                episode.end(metadata={"k": value})
-    store.refresh()
-    assert store.query('select "info.k" as k from steps where t = 0')["k"].to_list()[2] == number
-    assert store.query('select "metadata.k" as k from episodes')["k"].to_list()[2] == number
-    assert store.steps.filter(pl.col("t") == 0).select("info.k").collect().to_series().to_list()[2] == number
-    assert [each.metadata["k"] for each in store][1:] == [misfit, number, misfit]

@@ -11,6 +11,14 @@ import recorder_adapters as adapters
 from environment_rules import SHARED_RULES, EnvironmentContract
 from episodelake.testing import RecorderContract
 
+#: Rules that vector environments keep alike in each mode.
+ALIKE = (
+    *SHARED_RULES,
+    "test_pauses_and_discarded_episodes",
+    "test_seal_shows_finished_episodes_only",
+    "test_what_a_step_callback_raises_or_gets_wrong_loses_nothing",
+)
+
 
 class Vector(EnvironmentContract):
     """Vector environments."""
@@ -23,6 +31,10 @@ class Vector(EnvironmentContract):
 class TestVectorNextStep(Vector):
     """Vector environments that begin the next episode with the step after an end."""
 
+    further_rules = (
+        "test_a_key_may_change_its_type_between_runs",
+        "test_handles_at_the_same_time_keep_apart",
+    )
     seeded = again = True
     adapter = adapters.Vector(AutoresetMode.NEXT_STEP)
 
@@ -30,7 +42,7 @@ class TestVectorNextStep(Vector):
 class TestVectorSameStep(Vector):
     """Vector environments that begin the next episode within the last step."""
 
-    further_rules = SHARED_RULES
+    further_rules = ALIKE
     seeded = True
     late = False
     adapter = adapters.Vector(AutoresetMode.SAME_STEP)
@@ -39,7 +51,7 @@ class TestVectorSameStep(Vector):
 class TestVectorDisabled(Vector):
     """Vector environments whose caller resets those that ended."""
 
-    further_rules = SHARED_RULES
+    further_rules = ALIKE
     seeded = again = waits = True
     adapter = adapters.Vector(AutoresetMode.DISABLED)
 

@@ -130,20 +130,6 @@ def test_seeds_may_be_a_list(tmp_path: Path) -> None:
     ]
 
 
-def test_options_are_kept_without_the_mask(tmp_path: Path) -> None:
-    """Options of a reset are kept as they were passed; the mask says which episodes they are for."""
-    envs = SyncVectorEnv(KINDS["small"], autoreset_mode=AutoresetMode.DISABLED)
-    store = new_store(tmp_path, envs)
-    still = np.zeros((4, 2), np.float32)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=1, options={"level": 3})
-        done = recorder.step(still)[2]
-        recorder.reset(options={"reset_mask": done, "level": 4})
-        recorder.step(still)
-    options = {(episode.env_index, episode.number): episode.options for episode in store.refresh()}
-    assert options == {(i, i): {"level": 3} for i in range(4)} | {(1, 4): {"level": 4}}
-
-
 def test_a_mask_that_the_environment_refuses_ends_nothing(tmp_path: Path) -> None:
     """The error of Gymnasium passes through, and the episodes go on."""
     envs = SyncVectorEnv(of(SmallEnv, (5, 5)), autoreset_mode=AutoresetMode.DISABLED)
@@ -157,26 +143,6 @@ def test_a_mask_that_the_environment_refuses_ends_nothing(tmp_path: Path) -> Non
                 recorder.reset(options={"reset_mask": mask})
         recorder.step(still)
     assert [episode.length for episode in store.refresh()] == [2, 2]
-
-
-def test_the_mode_may_be_a_text(tmp_path: Path) -> None:
-    """The metadata may name the mode, and where it does not the argument says it."""
-    for number, mode in enumerate(["NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP]):
-        with case(mode):
-            _check_the_mode_may_be_a_text(tmp_path / str(number), mode)
-
-
-def _check_the_mode_may_be_a_text(tmp_path: Path, mode: Any) -> None:
-    for place, (stated, given) in enumerate([(mode, None), (None, mode)]):
-        envs = SyncVectorEnv(KINDS["small"])
-        envs.metadata = {} if stated is None else {"autoreset_mode": stated}
-        taken = batches(envs, 7)
-        store = new_store(tmp_path / str(place), envs)
-        with store.record(envs, autoreset_mode=given) as recorder:
-            together(recorder, taken, AutoresetMode.NEXT_STEP)
-        assert_all(
-            store, alone(KINDS["small"], taken, AutoresetMode.NEXT_STEP, envs.action_space), SmallEnv()
-        )
 
 
 def test_an_unknown_mode_is_a_clear_error(tmp_path: Path) -> None:

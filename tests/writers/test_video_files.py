@@ -212,19 +212,6 @@ def test_frames_may_be_the_whole_observation(tmp_path: Path) -> None:
     assert raw.handle.manifest.format_version == 1
 
 
-def test_frames_in_a_tuple_are_decoded(tmp_path: Path) -> None:
-    """Raw ones exactly; encoded ones again."""
-    file = video(tmp_path / "a.mp4")
-    space = spaces.Tuple((IMAGE, STATE))
-    values = el.frames_of(file), np.zeros((COUNT, 2), np.float32)
-    raw = written(tmp_path / "raw", space, values, COUNT - 1)
-    assert np.array_equal(raw[0].observations[0], decoded(file))
-    again = written(
-        tmp_path / "again", space, values, COUNT - 1, encodings={"observation.0": el.Video("h264", crf=10)}
-    )
-    assert np.abs(again[0].observations[0].astype(int) - decoded(file)).mean() < 20
-
-
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     """Another number of frames, another size of them; the store stays empty and usable."""
     file = video(tmp_path / "a.mp4")
