@@ -570,7 +570,8 @@ def test_a_thinned_episode_says_so(store: el.EpisodeStore, monkeypatch: pytest.M
     assert "smallest and largest value" not in told(store[0].plot(["reward"]))
 
 
-@looped("name", CHARTS)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", CHARTS)
 def test_charts_are_drawn(store: el.EpisodeStore, name: str) -> None:
     """Every chart is drawn by Vega, in colours of its own and with its title."""
     chart = getattr(store.plot, name)()

@@ -928,15 +928,6 @@ def test_a_file_in_place_of_a_folder_stops_recording_clearly(path: Path, place: 
     assert (path / place).read_text() == "in the way"
 
 
-@pytest.mark.parametrize("name", ["metdata", "seal_second", "num_envs"])
-def test_an_unknown_option_of_a_run_is_named(path: Path, name: str) -> None:
-    """Recorders and writers name the option and those that there are."""
-    store = el.open(path)
-    for call in (lambda: store.record("CartPole-v1", **{name: 1}), lambda: store.writer(**{name: 1})):
-        with pytest.raises(el.errors.InvalidArgumentError, match=f"no option '{name}'.*seal_seconds"):
-            call()
-
-
 def test_a_hint_ends_the_text_and_stands_apart(tmp_path: Path) -> None:
     """The text of an error is complete; programs with advice of their own take it without the hint."""
     with pytest.raises(el.errors.StoreNotFoundError, match=r"does not exist\. Create one with") as caught:

@@ -270,6 +270,7 @@ HABITS = [
     ("el.collect('CartPole-v1', None, episode=3)", "Did you mean episodes"),
     ("store.record(None, metdata={})", "Did you mean metadata"),
     ("store.writer(metdata={})", "Did you mean metadata"),
+    ("store.writer(num_envs=1)", "The options of a run are durability, flush_seconds"),
     ("el.open(f'{store.path}@t1')", "an argument of its own: episodelake.open("),
     ("el.open(f'{store.path}@3')", ", 3)"),
     ("el.lake(store.path.parent)[f'{store.path.name}@t1']", "Open it at 't1'"),

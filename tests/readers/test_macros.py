@@ -33,7 +33,6 @@ from episodelake.testing.adapters import case
 from plain_agents import play_parallel, random_policy
 from plain_returns import close, returns_to_go
 from real_environments import NUMBERED_SPACES
-from test_namespaces import vector_store
 from waiting import PATIENCE
 
 GAMMAS = (0.0, 1e-200, 0.02, 0.5, 0.99, 1 - 1e-12, 1.0)
@@ -98,17 +97,6 @@ def test_returns_to_go(view: el.EpisodeView, ask: Any, gamma: float) -> None:
     ]
     assert [row[:2] for row in rows] == [row[:2] for row in wanted]
     assert all(close(row[2], right[2], 100) for row, right in zip(rows, wanted, strict=True))
-
-
-@pytest.mark.sample
-def test_discounted_return(view: el.EpisodeView, ask: Any) -> None:
-    """Each episode has the discounted sum of its rewards."""
-    for gamma in GAMMAS:
-        with case(gamma):
-            found = dict(ask(f"from discounted_return(gamma := {gamma!r})"))
-            assert found.keys() == {episode.id for episode in view}
-            for episode in view:
-                assert close(found[episode.id], returns_to_go(episode.rewards.tolist(), gamma)[0], 100)
 
 
 def rewarded(path: Path, episodes: list[list[float]]) -> el.EpisodeStore:
@@ -434,20 +422,6 @@ def pairs(store: el.EpisodeView, rows: Iterator[Any] | list[Any]) -> None:
     assert list(rows) == wanted
 
 
-@pytest.mark.sample
-def test_next_observations(view: el.EpisodeView, ask: Any) -> None:
-    """Each transition has the observation that followed it, the last of its episode included."""
-    columns = "episode_id, t, observation, next_observation"
-    pairs(view, ask(f"select {columns} from transitions_with_next order by all"))
-    frame = (
-        view.steps.rl.with_next_observation().select(columns.split(", ")).sort("episode_id", "t").collect()
-    )
-    pairs(view, frame.rows())
-    episode = view[1]
-    found = ask(f"select {columns} from transitions_of('{episode.id}')")
-    assert [row[3] for row in found] == episode.observations[1:].tolist()
-
-
 def test_next_observations_of_agents(tmp_path: Path) -> None:
     """In a multi-agent store the next observation, and every sum, is the same agent's."""
     store = el.create(tmp_path / "store", Comings())
@@ -507,15 +481,6 @@ def test_macros_of_committed_stores(committed: str, tmp_path: Path) -> None:
     transitions = store.sql("select count(*) from transitions").fetchall()
     assert store.sql("select count(*) from transitions_with_next").fetchall() == transitions
     assert store.sql("select count(*) from returns_to_go()").fetchall() == transitions
-
-
-def test_vector_rewards_have_no_objective_mixed_up(tmp_path: Path) -> None:
-    """Of several objectives the discounted return is a list in their order."""
-    store = vector_store(tmp_path / "store")
-    found = dict(store.sql("from discounted_return(0.5)").fetchall())
-    for episode in store:
-        weights = 0.5 ** np.arange(episode.length)
-        assert found[episode.id] == pytest.approx((episode.rewards * weights[:, None]).sum(axis=0).tolist())
 
 
 def test_annotations_leave_next_observations_alone(store: el.EpisodeStore, tmp_path: Path) -> None:

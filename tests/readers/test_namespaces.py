@@ -133,15 +133,6 @@ def test_next_observations_that_are_not_there_are_told(episodes: list[list[float
     assert whole.collect_schema().names() == [*frame.columns, "next_observation"]
 
 
-@given(EPISODES | ODD_EPISODES, GAMMAS)
-def test_discounted_returns_are_the_first_returns_to_go(episodes: list[list[float]], gamma: float) -> None:
-    """`discounted_return` of an episode is what a loop gives at t = 0."""
-    found = steps_of(episodes).rl.discounted_return(gamma).sort("episode_id")
-    for got, rewards in zip(found["discounted_return"], episodes, strict=True):
-        scale = sum(abs(reward) for reward in rewards if math.isfinite(reward))
-        assert close(got, returns_to_go(rewards, gamma)[0], scale)
-
-
 def test_neighbours_stay_within_an_episode() -> None:
     """`next` and `previous` are null where the episode has ended or not begun."""
     frame = steps_of([[1.0, 2.0], [3.0]]).with_columns(
@@ -205,6 +196,8 @@ def test_vector_rewards(tmp_path: Path) -> None:
     assert found["return_to_go"].null_count() == 2
     first = store.steps.rl.discounted_return(0.9).sort("episode_id").collect()["discounted_return"]
     assert np.allclose(first.to_list(), [rows[0] for rows in wanted])
+    rows = store.query("from discounted_return(0.9) order by episode_id")["discounted_return"]
+    assert np.allclose(rows.to_list(), first.to_list())
     moving = store.episodes.rl.moving_return(2).sort("number").collect()["moving_return"].to_list()
     assert moving == store.sql("from moving_return(2) order by number").pl()["moving_return"].to_list()
     assert np.allclose(moving[1], np.mean([episode.rewards.sum(axis=0) for episode in store], axis=0))

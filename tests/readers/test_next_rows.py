@@ -74,34 +74,6 @@ def following(store: el.EpisodeStore, key: str) -> list[list[float]]:
     return episodes
 
 
-@pytest.mark.parametrize("key", NEXT)
-@pytest.mark.parametrize("cache", ["memory", "mmap", "stream"])
-def test_every_unit_has_the_next_row(store: el.EpisodeStore, tmp_path: Path, key: str, cache: Any) -> None:
-    """Transitions, n-step transitions, windows, deltas and whole episodes, wherever the columns are kept."""
-    truth = following(store, key)
-    options: dict[str, Any] = {"columns": [key], "cache": cache}
-    if cache == "mmap":
-        options["cache"] = el.Cache("mmap", folder=tmp_path)
-
-    (batch,) = store.loader(99, **options)
-    assert batch[key].tolist() == [value for values in truth for value in values]
-
-    (batch,) = store.loader(99, n_step=3, **options)
-    spans = [values[min(t + 3, len(values)) - 1] for values in truth for t in range(len(values))]
-    assert batch[key].tolist() == spans
-
-    (batch,) = store.loader(99, window=2, **options)
-    assert batch[key].tolist() == [values[t : t + 2] for values in truth for t in range(len(values) - 1)]
-
-    (batch,) = store.loader(99, el.Episodes(), **options)
-    longest = max(LENGTHS)
-    assert batch[key].tolist() == [values + [0] * (longest - len(values)) for values in truth]
-
-    (batch,) = store.loader(99, el.Deltas({key: [-1, 0]}), cache=options["cache"])
-    pairs = [[values[max(t - 1, 0)], values[t]] for values in truth for t in range(len(values))]
-    assert batch[key].tolist() == pairs
-
-
 def test_presence_of_the_next_value(store: el.EpisodeStore) -> None:
     """A key that tells where the next row has a value belongs to the same row."""
     (batch,) = store.loader(99, columns=["next_policy.value_present", "policy.value_present"])
@@ -187,13 +159,6 @@ def test_missing_values_are_no_integers(tmp_path: Path) -> None:
     assert np.array_equal([batch[key] for key in keys], [[np.nan, 3], [3, np.nan]], equal_nan=True)
     with pytest.raises(el.errors.InvalidArgumentError, match="missing"):
         list(store.loader(9, columns=keys, transforms=[el.Cast("next_info.lives", "int64")]))
-
-
-def test_deltas_stay_beside_named_columns(store: el.EpisodeStore) -> None:
-    """`columns` adds keys to those with relative steps, and their masks stay."""
-    (batch,) = store.loader(99, el.Deltas({"reward": [-1, 0]}), columns=["action"])
-    assert list(batch) == ["reward", "mask", "action"]
-    assert batch["reward"].shape == (sum(LENGTHS), 2)
 
 
 def test_weights_may_be_an_array(store: el.EpisodeStore) -> None:

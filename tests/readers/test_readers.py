@@ -55,20 +55,6 @@ def check_numbered(episode: el.Episode, value: int) -> None:
 # Positions and ids
 
 
-def test_positions_follow_the_order_of_commits(store: el.EpisodeStore) -> None:
-    """Each position gives the episode that was committed there, with all that belongs to it."""
-    assert len(store) == len(LENGTHS)
-    for position in range(len(LENGTHS)):
-        episode = store[position]
-        assert episode.position == position
-        check_numbered(episode, position)
-
-
-def test_negative_positions_count_from_the_end(store: el.EpisodeStore) -> None:
-    """Position -1 is the last episode and -len the first."""
-    assert values_of([store[-1], store[-5], store[-len(LENGTHS)]]) == [11, 7, 0]
-
-
 @looped("position", [12, -13, 10**12, -(10**12), 2**70])
 def test_a_position_outside_is_not_found(store: el.EpisodeStore, position: int) -> None:
     """A position outside raises an error that is an IndexError, a KeyError and of the library's tree."""
@@ -80,18 +66,18 @@ def test_a_position_outside_is_not_found(store: el.EpisodeStore, position: int) 
     assert "12" in str(caught.value)
 
 
-def test_numpy_integers_are_positions(store: el.EpisodeStore) -> None:
-    """A numpy integer is as good a position as a Python one."""
-    assert values_of([store[np.int64(4)], store[np.uint8(5)]]) == [4, 5]
-
-
 def test_ids_lead_to_their_episodes(store: el.EpisodeStore) -> None:
-    """Every id gives its episode, and no other spelling does."""
-    for position, episode_id in enumerate(store.episodes.collect()["episode_id"]):
+    """Every id gives its episode, in the order of commits; positions may be negative or of numpy."""
+    ids = store.episodes.collect()["episode_id"]
+    assert len(store) == len(ids) == len(LENGTHS)
+    for position, episode_id in enumerate(ids):
         episode = store[episode_id]
         assert episode.id == episode_id == store[position].id
+        assert episode.position == store[position].position == position
         assert episode_id == f"{episode.run_id}/{episode.number:06}"
         check_numbered(episode, position)
+    assert values_of([store[-1], store[-5], store[-len(LENGTHS)]]) == [11, 7, 0]
+    assert values_of([store[np.int64(4)], store[np.uint8(5)]]) == [4, 5]
 
 
 @looped("episode_id", ["", "nothing", "numbered/000000", "numbered", "../x", "' or 1=1 --"])
@@ -134,15 +120,6 @@ def test_slices_of_slices_compose(store: el.EpisodeStore) -> None:
     assert values_of(view[::-1][1:3]) == [8, 6]
 
 
-@looped("wanted", [[5, 0, 9], [-1, 2], [], [3]])
-def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int]) -> None:
-    """An array of positions is a view of these episodes in its order; of a view, it counts within that."""
-    view = store[np.array(wanted, np.int32)]
-    assert values_of(view) == [range(12)[position] for position in wanted]
-    assert view.positions.tolist() == [range(12)[position] for position in wanted]
-    assert values_of(store[::-1][np.array(wanted, int)]) == [range(12)[::-1][position] for position in wanted]
-
-
 @looped(
     ("key", "kind"),
     [
@@ -178,12 +155,6 @@ def test_iteration_gives_every_episode_in_order(store: el.EpisodeStore) -> None:
     for value, episode in enumerate(store):
         check_numbered(episode, value)
     assert value == len(LENGTHS) - 1
-
-
-def test_iterations_may_be_nested(store: el.EpisodeStore) -> None:
-    """Iterators over one store do not disturb each other."""
-    pairs = [(values_of([one])[0], values_of([other])[0]) for one in store for other in store[::-1]]
-    assert pairs == [(one, other) for one in range(12) for other in reversed(range(12))]
 
 
 def test_iterators_may_be_interleaved(store: el.EpisodeStore) -> None:
@@ -278,14 +249,6 @@ def test_unknown_is_not_true(tmp_path: Path) -> None:
         assert [episode.metadata for episode in store.filter(condition)] == [{"score": 1}]
 
 
-def test_filters_compose(store: el.EpisodeStore) -> None:
-    """Filters upon filters and slices keep what fulfils all of them."""
-    view = store.filter("length > 1").filter(pl.col("terminated"))
-    assert values_of(view) == [0, 2, 4, 6, 8]
-    assert values_of(view[1:].filter("length < 6")) == [2, 6, 8]
-    assert values_of(store[::-1].filter(pl.col("terminated"))) == [10, 8, 6, 4, 2, 0]
-
-
 def test_filters_on_views_see_the_view(store: el.EpisodeStore) -> None:
     """An aggregate in a condition on a view is taken over the view, not over the store."""
     best = pl.col("episode_return") == pl.col("episode_return").max()
@@ -331,11 +294,17 @@ def test_the_order_of_special_values(
     assert values_of(store.sort(key, descending=descending)) == wanted
 
 
-@looped("by", ["lenght", pl.col("lenght"), pl.col("length").max(), pl.col("length").implode(), 3, None])
+_ONE_VALUE = [pl.col("length").max(), pl.col("length").implode()]
+_NO_KEYS = [[], ["length", 3], "no + 1", "1; drop table episodes", "length, number"]
+
+
+@looped("by", ["lenght", pl.col("lenght"), *_ONE_VALUE, 3, None, *_NO_KEYS])
 def test_what_cannot_be_sorted_by_is_refused(store: el.EpisodeStore, by: Any) -> None:
-    """Columns that are not there, lists, and expressions that give one value are errors of ours."""
+    """Columns that are not there, wrong texts, lists and expressions of one value are errors of ours."""
     with pytest.raises(el.errors.QueryError):
         store.sort(by)
+    with pytest.raises(el.errors.QueryError, match="2 keys and 1 flag in"):
+        store.sort(["length", "number"], descending=[True])
 
 
 @pytest.mark.parametrize("condition", [pl.col("reward_total") > 1, "reward_total > 1"], ids=["expr", "text"])
@@ -371,68 +340,6 @@ def test_what_is_no_condition_is_refused(store: el.EpisodeStore) -> None:
 
 
 # Frames
-
-
-def test_frames_of_a_view_hold_its_rows_only(store: el.EpisodeStore) -> None:
-    """The steps of a filtered view are exactly the rows of its episodes, from more than one segment."""
-    view = store.filter(pl.col("length").is_in([1, 5, 9]))
-    wanted = [(value, t) for value in (1, 2, 5, 10, 11) for t in range(LENGTHS[value] + 1)]
-    steps = view.steps.select(pl.col("observation").list.get(0).cast(pl.Int64).alias("value"), "t").collect()
-    assert sorted(steps.rows()) == wanted
-    assert view.episodes.collect().height == 5
-
-
-def test_steps_stay_together_and_in_order(store: el.EpisodeStore) -> None:
-    """The rows of an episode are contiguous and ordered by t in the steps frame."""
-    steps = store.steps.select("episode_id", "t").collect()
-    wanted = [(episode.id, t) for episode in store for t in range(len(episode) + 1)]
-    assert sorted(wanted) == sorted(steps.rows())
-    runs = steps["episode_id"].rle_id()
-    assert runs.n_unique() == len(LENGTHS)
-    assert steps.group_by(runs, maintain_order=True).agg("t")["t"].to_list() == [
-        list(range(length + 1)) for length in runs_of(steps)
-    ]
-
-
-def runs_of(steps: pl.DataFrame) -> list[int]:
-    """Return the lengths of the episodes in the order in which their rows first stand in a frame."""
-    order = steps["episode_id"].unique(maintain_order=True)
-    return [LENGTHS[int(episode_id.rsplit("/", 1)[1])] for episode_id in order]
-
-
-def test_transitions_are_t_rows_per_episode(store: el.EpisodeStore) -> None:
-    """Transitions are the steps without each last row: no action, reward or flag is null among them."""
-    view = store[1:8]
-    transitions = view.transitions.collect()
-    assert transitions.height == sum(LENGTHS[1:8])
-    assert transitions.select("action", "reward", "terminated", "truncated").null_count().row(0) == (0,) * 4
-    ends = transitions.filter(pl.col("terminated") | pl.col("truncated")).sort("episode_id")
-    assert ends["t"].to_list() == [length - 1 for length in LENGTHS[1:8]]
-    assert transitions["reward"].sum() == sum(numbered_return(value, LENGTHS[value]) for value in range(1, 8))
-
-
-def test_frames_are_lazy_and_ordinary(store: el.EpisodeStore) -> None:
-    """The four frames are LazyFrames whose dotted columns are plain names, and they join on episode_id."""
-    assert all(
-        isinstance(frame, pl.LazyFrame)
-        for frame in (store.episodes, store.steps, store.transitions, store.runs)
-    )
-    joined = (
-        store.transitions.join(store.episodes, on="episode_id")
-        .group_by("metadata.group")
-        .agg(pl.col("reward").sum(), pl.col("info.clock").max())
-        .sort("metadata.group")
-        .collect()
-    )
-    wanted = [
-        (
-            group,
-            sum(numbered_return(value, LENGTHS[value]) for value in range(first, 12, 2)),
-            max(LENGTHS[first::2]) - 1,
-        )
-        for first, group in enumerate(["even", "odd"])
-    ]
-    assert joined.rows() == wanted
 
 
 def test_return_is_the_sum_of_rewards(store: el.EpisodeStore) -> None:
@@ -597,26 +504,6 @@ def test_integers_among_floats_stay_exact(tmp_path: Path) -> None:
     assert store[0].metadata == {"n": values[0]}
 
 
-@pytest.mark.further
-def test_many_segments_read_as_one(tmp_path: Path) -> None:
-    """Forty segments of one episode each answer like one of forty."""
-    lengths = [1 + number % 4 for number in range(40)]
-    many = numbered_store(tmp_path / "many", lengths, seal_every=1)
-    one = numbered_store(tmp_path / "one", lengths)
-    assert many.episodes.collect()["segment"].n_unique() == 40
-    assert one.episodes.collect()["segment"].n_unique() == 1
-    assert values_of(many) == values_of(one) == list(range(40))
-    query = "select t, count(*), sum(reward), sum(action) from steps group by t order by t"
-    assert many.sql(query).fetchall() == one.sql(query).fetchall()
-    columns = ["t", "observation", "action", "reward", "terminated", "info.clock"]
-    assert (
-        many.filter("length > 2")
-        .steps.select(columns)
-        .collect()
-        .equals(one.filter("length > 2").steps.select(columns).collect())
-    )
-
-
 # Episodes
 
 
@@ -722,6 +609,8 @@ def test_lists_and_masks_choose_episodes(store: el.EpisodeStore, kind: Any) -> N
     values = np.arange(len(LENGTHS))
     for key in ([1, 2], [7, -1, 0], [True, False] * 6, [False] * 12):
         assert values_of(store[kind(key)]) == values[np.array(key)].tolist()
+        assert store[kind(key)].positions.tolist() == values[np.array(key)].tolist()
+        assert values_of(store[::-1][kind(key)]) == values[::-1][np.array(key)].tolist()
     assert len(store[kind([])]) == 0
     for wrong in ([True], [1, 1], ["a"], [0.5], [[1]], [True] * 13):
         with pytest.raises(el.errors.InvalidArgumentError):
@@ -754,15 +643,6 @@ def test_several_keys_and_sql_sort(store: el.EpisodeStore, keys: Any, flags: Any
         connection.register("shown", view.episodes.collect().join(places, on="episode_id"))
         ids = connection.sql(f"select episode_id from shown order by {', '.join(terms)}, place").fetchall()
         assert [one.id for one in view.sort(keys, descending=flags)] == [one[0] for one in ids]
-
-
-@looped("wrong", [[], ["length", 3], "no + 1", "1; drop table episodes", "length, number"])
-def test_what_sorts_nothing_is_refused(store: el.EpisodeStore, wrong: Any) -> None:
-    """A wrong key is a QueryError that names the columns or the text."""
-    with pytest.raises(el.errors.QueryError):
-        store.sort(wrong)
-    with pytest.raises(el.errors.QueryError, match="2 keys and 1 flag in"):
-        store.sort(["length", "number"], descending=[True])
 
 
 def test_steps_come_in_the_order_of_the_view(store: el.EpisodeStore) -> None:
@@ -812,6 +692,7 @@ def test_an_iteration_is_closed_while_a_thread_begins(store: el.EpisodeStore) ->
     closed_while_a_thread_begins(episodes)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("walk", WALKS)
 def test_a_row_group_is_read_once(
     grouped: el.EpisodeStore, walk: str, monkeypatch: pytest.MonkeyPatch

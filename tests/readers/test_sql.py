@@ -55,13 +55,6 @@ def own(store: el.EpisodeStore, tmp_path: Path) -> el.EpisodeStore:
 # What a query answers
 
 
-def test_the_four_views_have_their_rows(store: el.EpisodeStore) -> None:
-    """Steps have T+1 rows per episode, transitions T, episodes one, runs one per writer."""
-    counts = {name: store.sql(f"select count(*) from {name}").fetchall()[0] for name in TABLES}
-    steps = sum(LENGTHS)
-    assert counts == {"runs": (1,), "episodes": (8,), "steps": (steps + 8,), "transitions": (steps,)}
-
-
 def test_sql_and_polars_see_the_same_tables(store: el.EpisodeStore) -> None:
     """Each view equals the LazyFrame of the same name, in columns and in values."""
     for name in TABLES:
@@ -72,45 +65,6 @@ def test_sql_and_polars_see_the_same_tables(store: el.EpisodeStore) -> None:
         for column in frame.columns:
             left, right = (one.sort(keys)[column].to_list() for one in (table, frame))
             assert left == right, f"{name}.{column}"
-
-
-def test_the_views_join(store: el.EpisodeStore) -> None:
-    """Transitions, episodes and runs join on their ids, and the sums agree with what was written."""
-    rows = store.sql(
-        """select r.name, e."metadata.value", e.episode_return, sum(s.reward), max(s.t) + 1, e.length
-           from transitions s join episodes e using (episode_id) join runs r using (run_id)
-           group by all order by 2"""
-    ).fetchall()
-    assert rows == [
-        ("numbered", value, RETURNS[value], RETURNS[value], length, length)
-        for value, length in enumerate(LENGTHS)
-    ]
-
-
-def test_terminations_aggregate(store: el.EpisodeStore) -> None:
-    """Counting flags over the steps gives the same numbers as counting episodes by end reason."""
-    by_reason = store.sql(
-        """select end_reason, count(*), avg(episode_return), max(length) from episodes
-           group by end_reason order by end_reason"""
-    ).fetchall()
-    assert by_reason == [
-        ("terminated", 4, np.mean(RETURNS[0::2]), max(LENGTHS[0::2])),
-        ("truncated", 4, np.mean(RETURNS[1::2]), max(LENGTHS[1::2])),
-    ]
-    flags = "select count(*) filter (terminated), count(*) filter (truncated), avg(terminated::int) from {}"
-    rate = 4 / sum(LENGTHS)
-    for view in ("steps", "transitions"):
-        assert store.sql(flags.format(view)).fetchall()[0] == pytest.approx((4, 4, rate))
-
-
-def test_windows_over_steps_follow_t(store: el.EpisodeStore) -> None:
-    """Return-to-go by a window over t equals the sums of the rewards that were written."""
-    rows = store.sql(
-        """select sum(reward) over (partition by episode_id order by t desc) from transitions
-           where episode_id like '%/000005' order by t"""
-    ).fetchall()
-    rewards = [5 + t / 8 for t in range(LENGTHS[5])]
-    assert [row[0] for row in rows] == [sum(rewards[t:]) for t in range(len(rewards))]
 
 
 def test_columns_with_dots_are_quoted_names(store: el.EpisodeStore) -> None:
@@ -136,21 +90,6 @@ def test_keys_with_forbidden_characters_are_percent_encoded(tmp_path: Path) -> N
     quoted = ", ".join('"' + f"info.{column}".replace('"', '""') + '"' for column in columns)
     assert store.sql(f"select {quoted} from steps where t = 0").fetchall()[0] == tuple(range(1, 12))
     assert store[0].infos == [keys, {}]
-
-
-def test_results_go_to_other_tools(store: el.EpisodeStore) -> None:
-    """A relation turns into Polars and Arrow, and can be queried on."""
-    relation = store.sql("select episode_id, length from episodes")
-    assert relation.pl()["length"].to_list() == LENGTHS
-    assert pa.table(relation.arrow()).column("length").to_pylist() == LENGTHS
-    assert relation.filter("length > 5").aggregate("count(*)").fetchall() == [(2,)]
-
-
-@looped("table", TABLES)
-def test_whole_rows_come_back_as_python_values(store: el.EpisodeStore, table: str) -> None:
-    """All columns of a table, times included, can be fetched as Python values."""
-    rows = store.sql(f"select * from {table}").fetchall()
-    assert len(rows) == getattr(store, table).collect().height
 
 
 def test_times_are_utc_in_sql(store: el.EpisodeStore) -> None:
@@ -182,15 +121,6 @@ def test_sql_on_a_view_sees_the_view(store: el.EpisodeStore) -> None:
 
 
 # Connections
-
-
-def test_a_connection_has_the_four_views(store: el.EpisodeStore) -> None:
-    """connect() gives an ordinary DuckDB connection in which the four names answer."""
-    with store.connect() as connection:
-        assert isinstance(connection, duckdb.DuckDBPyConnection)
-        for name in TABLES:
-            wanted = store.sql(f"select count(*) from {name}").fetchall()[0]
-            assert connection.execute(f"select count(*) from {name}").fetchone() == wanted
 
 
 def test_connections_are_independent(store: el.EpisodeStore) -> None:
@@ -303,14 +233,6 @@ def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore) -> None:
                 assert isinstance(caught.value, el.EpisodelakeError)
                 for name in named:
                     assert name in str(caught.value)
-
-
-def test_query_errors_do_not_stop_the_next_query(store: el.EpisodeStore) -> None:
-    """After a wrong query the next right one is answered."""
-    for _ in range(3):
-        with pytest.raises(el.errors.QueryError):
-            store.sql("select wrong from steps")
-        assert store.sql("select 1").fetchall()[0] == (1,)
 
 
 # What a query reads
