@@ -210,7 +210,7 @@ class TestLeRobot(Contract):
     """Folders of LeRobot v3.0."""
 
     format = "lerobot"
-    further_rules: ClassVar = (ROUND_TRIP, *DRIVER_RULES, *COSTLY_RULES)
+    further_rules: ClassVar = (ROUND_TRIP, *COSTLY_RULES)
     peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
@@ -221,7 +221,7 @@ class TestRLDS(Contract):
     """Folders of TFDS."""
 
     format = "rlds"
-    further_rules: ClassVar = (ROUND_TRIP, *DRIVER_RULES, *COSTLY_RULES)
+    further_rules: ClassVar = (ROUND_TRIP, *COSTLY_RULES)
     cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
