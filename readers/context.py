@@ -53,7 +53,8 @@ class SqlCondition:
             QueryError: it is something else, or there are parameters for an expression.
         """
         if isinstance(condition, str):
-            return SqlCondition(condition, parameters)
+            # Of a member of an enumeration, a formatted text would be its name.
+            return SqlCondition(str.__str__(condition), parameters)
         given = f"{what} of type {type(condition).__name__}"
         if parameters is not None:
             raise QueryError(

@@ -215,7 +215,7 @@ class LakeSources(SqlSources):
         # Below the root, without the table's folder and the file.
         below = f"substr({_PATH}, {len(str(self.snapshot.layout.root).rstrip('/')) + 2})"
         store = f"regexp_replace({below}, '/{table}/[^/]*$', '')"
-        return store, f"read_parquet([{paths}], filename = '{_PATH}')"
+        return store, f"read_parquet([{paths}], filename = '{_PATH}', can_have_nan = true)"
 
 
 def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:

@@ -220,7 +220,8 @@ def _named(name: str, values: Any) -> dict[str, float]:
     """Return numbers by name."""
     named = isinstance(values, Mapping) and all(isinstance(each, str) for each in values)
     expect(named, name, values, "a mapping of names, as texts, to numbers")
-    return {str(each): finite(f"{name}[{each!r}]", value) for each, value in values.items()}
+    # Of members of enumerations, `str` returns something else than their text.
+    return {str.__str__(each): finite(f"{name}[{each!r}]", value) for each, value in values.items()}
 
 
 def _sum(parts: Iterable[float]) -> float:

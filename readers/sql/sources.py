@@ -307,7 +307,7 @@ class SqlSources:
             )
             self._paths.update(map(str, group.places))
             paths = ", ".join(literal(str(place)) for place in group.places)
-            parts.append(f"SELECT {columns} FROM read_parquet([{paths}]) AS _files")
+            parts.append(f"SELECT {columns} FROM read_parquet([{paths}], can_have_nan = true) AS _files")
         return " UNION ALL ".join(parts)
 
     def _registered(

@@ -145,7 +145,7 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """
     choices = tuple(choices)
     if isinstance(value, str) and value in choices:
-        return str(value)
+        return choices[choices.index(value)]  # of members of enumerations, `str` returns something else
     shown = [*map(repr, choices)]
     expected = " or ".join(shown) if len(shown) < 3 else f"one of {', '.join(shown)}"
     raise InvalidArgumentError(f"{name}={value!r:.200} is unknown; expected {expected}.")

@@ -24,6 +24,7 @@ from ..delta.log import TableFile
 from ..errors import CorruptStoreError, EpisodelakeError, MissingFileError
 from ..files import Place, access_error, is_denied, is_passing
 from ..layout import FOOTER_MARK, PARQUET_END, checksum, checksum_of_end
+from .pages import footer_schema, has_schema
 
 _TAIL_BYTES = 64 << 10
 #: A file whose size is known to be smaller is read whole where its footer is asked for.
@@ -36,9 +37,7 @@ _R = TypeVar("_R")
 
 
 def file_key(place: Place, *more: object) -> tuple[object, ...] | None:
-    """Return the identity of a file, to remember a check by; None if it cannot be had, as reading will
-    explain.
-    """
+    """Return the identity of a file, to remember a check by; None if it has none, as reading will explain."""
     if place.remote:
         return (str(place), *more)
     try:
@@ -55,17 +54,19 @@ class _FileEnd:
     Attributes:
         metadata: the footer, checked.
         size: bytes of the file.
+        footer: its bytes.
         data: all bytes of a small file; of others None.
     """
 
     metadata: pq.FileMetaData
     size: int
+    footer: bytes
     data: bytes | None
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes of memory it takes; a footer takes eight times its bytes in the file."""
-        return 8 * self.metadata.serialized_size + len(self.data or b"")
+        """About how many bytes of memory it takes; a parsed footer takes eight times its bytes."""
+        return 9 * len(self.footer) + len(self.data or b"")
 
 
 class _RemoteEnds:
@@ -144,7 +145,7 @@ def _read_end(place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
-        return _FileEnd(metadata, size, tail if len(tail) == size else None)
+        return _FileEnd(metadata, size, footer, tail if len(tail) == size else None)
 
 
 _remote_ends = _RemoteEnds(128 << 20)
@@ -198,11 +199,8 @@ def _end_bytes(place: Place, count: int = _TAIL_BYTES) -> tuple[bytes, bytes, in
 
 
 def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
-    """Return the smallest and the largest text of a column, as the statistics of a file's row groups have
-    them.
-
-    Returns:
-        None where there are none: no such column, no value, or another writer.
+    """Return the smallest and the largest text of a column by the statistics of a file's row groups; None
+    without any: no such column, no value, or another writer.
     """
     schema = footer.schema
     # It ends at the first: a path is made anew each time, and ids stand in front.
@@ -398,8 +396,8 @@ def decoding_threads(place: Place) -> int:
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[tuple[object, ...]] = set()
-#: Schemas of a table and of a file that agrees with it, by the file's columns: most files have the same.
-_agreed: dict[frozenset[str], tuple[pa.Schema, pa.Schema]] = {}
+#: Schemas of a table and of a file that agrees with it, the latter as in footers too, by the file's columns.
+_agreed: dict[frozenset[str], tuple[pa.Schema, pa.Schema, bytes]] = {}
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -407,38 +405,40 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    known = _agreed.get(file.columns)
-    alike = file.footer and not place.remote and known is not None and known[0] is schema
     # Of files with the same columns, the first footer is parsed.
-    if not alike or not _is_as_committed(place, file):
+    if not _is_as_committed(place, file, schema):
         end = _remote_ends.find(place, file.size) if place.remote else _read_end(place)
-        _check_columns(place, file, schema, end.metadata)
+        _check_columns(place, file, schema, end)
         _check_identity(place, file, end)
     if key is not None:
         _checked.add(key)
 
 
-def _is_as_committed(place: Place, file: TableFile) -> bool:
-    """Return whether a file has the size and the checksum of its footer that the log has."""
+def _is_as_committed(place: Place, file: TableFile, schema: pa.Schema) -> bool:
+    """Return whether a file has the size, footer checksum and rows that the log has, and a known schema."""
+    known = _agreed.get(file.columns)
+    if not file.footer or place.remote or known is None or known[0] is not schema:
+        return False
     with reading_file(place):
         footer, _, size = _end_bytes(place)
-        end = checksum_of_end(footer, FOOTER_MARK)
-        return end is not None and (size, f"{end[1]:08x}") == (file.size, file.footer)
+    end = checksum_of_end(footer, FOOTER_MARK)
+    same = end is not None and (size, f"{end[1]:08x}") == (file.size, file.footer)
+    return same and has_schema(footer, known[2], file.rows)
 
 
-def _check_columns(place: Place, file: TableFile, schema: pa.Schema, footer: pq.FileMetaData) -> None:
+def _check_columns(place: Place, file: TableFile, schema: pa.Schema, end: _FileEnd) -> None:
     """Compare rows, names and types; for columns that an earlier file had as well, one comparison."""
-    in_file = footer.schema.to_arrow_schema()
+    in_file, rows = end.metadata.schema.to_arrow_schema(), end.metadata.num_rows
     known = _agreed.get(file.columns)
-    if known and known[0] is schema and in_file.equals(known[1]) and footer.num_rows == file.rows:
+    if known and known[0] is schema and in_file.equals(known[1]) and rows == file.rows:
         return
     types = dict(zip(in_file.names, in_file.types, strict=True))
     columns = frozenset(types)
-    if footer.num_rows != file.rows or columns != file.columns:
+    if rows != file.rows or columns != file.columns:
         lost = ", ".join(sorted(columns ^ file.columns)) or "none"
         raise CorruptStoreError(
-            f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
-            f"only one of the two has: {lost}. The file or the table's log is damaged."
+            f"The file {place} has {rows} rows where {file.rows} were committed; columns that only one of "
+            f"the two has: {lost}. The file or the table's log is damaged."
         )
     foreign = sorted(columns.difference(schema.names))
     if foreign:
@@ -452,7 +452,7 @@ def _check_columns(place: Place, file: TableFile, schema: pa.Schema, footer: pq.
                 f"The file {place} has {types[name]} as its column {name!r}; the table has {kind}. The file "
                 "or the table's log is damaged."
             )
-    _agreed[file.columns] = (schema, in_file)
+    _agreed[file.columns] = (schema, in_file, footer_schema(end.footer))
 
 
 def _check_identity(place: Place, file: TableFile, end: _FileEnd) -> None:

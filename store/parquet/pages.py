@@ -118,6 +118,22 @@ def footer_with_pages(footer: bytes, groups: Sequence[Mapping[str, PageChunk]]) 
     return _encoded(content)
 
 
+def footer_schema(footer: bytes) -> bytes:
+    """Return the bytes of a footer before its number of rows: version and schema; none in an unusual form."""
+    if footer[:1] != bytes([1 << 4 | _I32]):
+        return b""
+    try:
+        at = _read_varint(footer, 1)[1]
+        return footer[: _decoded_value(_LIST, footer, at + 1)[1]] if footer[at] == 1 << 4 | _LIST else b""
+    except (IndexError, RecursionError, ValueError):
+        return b""
+
+
+def has_schema(footer: bytes, schema: bytes, rows: int) -> bool:
+    """Return whether a footer has a schema, as `footer_schema` returns it, and so many rows."""
+    return bool(schema) and footer.startswith(schema + bytes([1 << 4 | _I64]) + _varint(rows << 1))
+
+
 def _add(group: _Struct, field: int, more: int) -> None:
     if field in group:
         group[field] = _I64, group[field][1] + more

@@ -1,4 +1,4 @@
-"""Conditions and queries compare integers beyond 2^53 exactly, or refuse to."""
+"""Conditions and queries compare integers beyond 2^53 exactly, or refuse to, and NaN as above all numbers."""
 
 from __future__ import annotations
 
@@ -203,3 +203,36 @@ def test_texts_beside_numbers_are_refused(tmp_path: Path, runs: bool) -> None:
     assert numbers.filter(f"{name} = '2'").positions.tolist() == [1]
     with pytest.raises(el.errors.QueryError, match="abc"):
         numbers.filter(f"{name} = 'abc'")
+
+
+def test_nan_is_above_all_numbers(tmp_path: Path) -> None:
+    """The statistics of a file, which leave out NaN, rule out no row that has it; nor do they add one."""
+    box = spaces.Box(-1, 1, (1,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    for rewards in ([2.0, 2.0], [1.0, np.nan]):
+        with store.writer() as writer:
+            for reward in rewards:
+                zeros = {"observations": np.zeros((2, 1)), "actions": np.zeros((1, 1))}
+                writer.write_episode(**zeros, rewards=[reward], terminations=True, truncations=False)
+    store.refresh()
+    store.annotate(store.steps.select("episode_id", "t", score="reward").collect(), on=("episode_id", "t"))
+    store.refresh()
+    lake = el.lake(tmp_path)
+    for condition, places in {
+        "isnan({})": [3],
+        "not isnan({})": [0, 1, 2],
+        "{} > 2": [3],
+        "{} <= 2": [0, 1, 2],
+        "{} <> 1": [0, 1, 3],
+        "{} = 'nan'::double": [3],
+    }.items():
+        of_episodes = condition.format("episode_return")
+        assert store.filter(of_episodes).positions.tolist() == places, of_episodes
+        assert lake.find(of_episodes)["matches"].to_list() == [len(places)], of_episodes
+        for name in ("reward", "score"):
+            asked = condition.format(name)
+            wanted = [store[place].id for place in places]
+            found = store.steps_where(asked).collect()["episode_id"]
+            assert found.to_list() == wanted, asked
+            query = f"select episode_id from transitions where {asked} order by 1"
+            assert store.query(query)["episode_id"].to_list() == sorted(wanted), asked

@@ -23,6 +23,8 @@ class Outcome(str, enum.Enum):  # noqa: UP042
     """An enum of texts."""
 
     WIN = "win"
+    LONG = "length > 20"
+    TABLE = "transitions"
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,10 @@ def test_deletions_and_copies_take_parameters(tmp_path: Path, store: el.EpisodeS
     assert [len(episode) for episode in copy] == [n for n in lengths if 2 < n < max(lengths)]
     with pytest.raises(el.errors.QueryError):
         copy.delete(pl.col("length") > 1, [1])
+
+
+def test_a_member_of_an_enumeration_is_its_text(store: el.EpisodeStore) -> None:
+    """As a condition, and as the name of a choice."""
+    assert len(store.filter(Outcome.LONG)) == len(store.filter("length > 20"))
+    table = store.to.pandas(table=Outcome.TABLE)
+    assert len(table) == len(store.to.pandas(table="transitions"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_facts_are_metadata_and_reward(store: el.EpisodeStore) -> None:
     (row,) = el.open(store.url).query("SELECT * FROM rollouts").to_dicts()
     assert (row["group"], row["sample"], row["policy_version"], row["reward"]) == ("prompt-7", 3, 12, 1.1)
     assert (row["rewards.answer"], row["usage.tokens"], row["task"]) == (1.0, 7, None)
+
+
+def test_rewards_named_by_an_enumeration_have_its_texts(store: el.EpisodeStore) -> None:
+    """As keys of metadata have."""
+
+    class Part(str, enum.Enum):  # noqa: UP042
+        ANSWER = "answer"
+
+    rollout = written(store, MESSAGES, rewards={Part.ANSWER: 1.0}, weights={Part.ANSWER: 0.5})
+    assert rollout.metadata["rewards"] == {"answer": 1.0}
 
 
 def test_views_show_messages_and_tokens(store: el.EpisodeStore) -> None:

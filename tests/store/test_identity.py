@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -18,6 +19,7 @@ import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, abandon, assert_numbered, fill
 from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.files import locate
+from log_edits import read_actions, write_actions
 from object_server import shared_server
 from real_environments import NUMBERED_SPACES, write_numbered
 from test_log_cleanup import backend
@@ -208,3 +210,22 @@ def test_a_file_in_the_place_of_another_is_refused(tmp_path: Path, table: str) -
             opened.steps.collect()
         else:
             opened.filter("length > 1")
+
+
+@pytest.mark.parametrize("table", ["episodes", "steps"])
+def test_a_listing_with_other_rows_than_its_file_is_refused(tmp_path: Path, table: str) -> None:
+    """Also where the log has the right checksum of the footer beside them."""
+    store = el.create(tmp_path / "store", **OTHER_SPACES)
+    write_other(store, 3)
+    for commit in (tmp_path / "store" / table / "_delta_log").glob("*[23].json"):
+        actions = read_actions(commit)
+        for add in (action["add"] for action in actions if "add" in action):
+            assert "episodelake.footer" in add["tags"]
+            add["stats"] = json.dumps(json.loads(add["stats"]) | {"numRecords": 2})
+        write_actions(commit, actions)
+    opened = el.open(tmp_path / "store")
+    with pytest.raises(el.errors.CorruptStoreError, match="were committed"):
+        opened.sql(f"from {table}").fetchall()
+    with pytest.raises(el.errors.CorruptStoreError, match="were committed"):
+        getattr(opened, table).collect()
+    assert not opened.verify().ok
