@@ -22,8 +22,8 @@ from ..frames import collect_episodes, episodes_frame
 from .frame_function import FrameFunction
 from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .rollout_views import rollout_macros, rollout_views
-from .sources import SqlSources, close_at_exit, run_interruptible
-from .text import is_whole, literal
+from .sources import SqlSources, close_at_exit, run_interruptible, sql_type
+from .text import is_whole, literal, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
@@ -87,6 +87,11 @@ def connect(
         chosen = positions is not None or hidden
         if chosen:
             _register_chosen(snapshot, connection, positions, read_only)
+        if steps:
+            choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
+            position_of = _position_of(len(context), chosen)
+            _add_empty(sources, EPISODES)
+            add_steps(sources, context, choice, position_of, check=check_steps and checked, words=words)
         for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
             body = sources.table(name)
             if chosen and name not in keep:
@@ -98,11 +103,6 @@ def connect(
             if run_keys and name == EPISODES:
                 body = SqlSources.with_run(snapshot, body, sources.table(RUNS))
             sources.create_view(name, body)
-        if steps:
-            choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
-            position_of = _position_of(len(context), chosen)
-            add_steps(sources, context, choice, position_of, check=check_steps and checked)
-            add_macros(connection, words)
         if read_only:
             sources.confine()
         return connection
@@ -165,9 +165,15 @@ def _position_of(count: int, chosen: bool) -> str:
 
 
 def add_steps(
-    sources: SqlSources, context: ReadContext, choice: str, position_of: str, *, check: bool = True
+    sources: SqlSources,
+    context: ReadContext,
+    choice: str,
+    position_of: str,
+    *,
+    check: bool = True,
+    words: Collection[str] | None,
 ) -> None:
-    """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
+    """Create the views of the steps that `choice` keeps, and macros.
 
     Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
 
@@ -176,28 +182,12 @@ def add_steps(
         choice: the end of a query over steps, such as a SEMI JOIN.
         position_of: see `Macro.at`.
         check: as `check_steps` of `connect`.
+        words: the macros to create, as for `add_macros`.
     """
     snapshot, connection = sources.snapshot, sources.connection
-    macros = macros_for(snapshot, position_of)
-    try:
-        if check:
-            steps_places(snapshot, sources.segments)
-        following = sources.steps_with(with_following(snapshot.table_schema(STEPS).names))
-        bodies = {
-            STEPS: f"SELECT * FROM ({sources.table(STEPS)}) {choice}",
-            TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
-            WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
-        }
-        for name, body in bodies.items():
-            sources.create_view(name, body)
-    except StoreUnavailableError:
-        # The views of a connection last; the reason does not.
-        raise
-    except (CorruptStoreError, StoreAccessError) as error:
-        if isinstance(error, StoreAccessError):
-            _refused[connection] = error
-        _add_unreadable(sources, str(error))
-        macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    # DuckDB binds a view or macro when it is created, and again in each query: here without any file.
+    _add_empty(sources, STEPS)
+    sources.create_view(TRANSITIONS, f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL")
     if snapshot.of_rollouts:
         # An annotation of steps may have the name, and not the type, of a part of messages.
         annotated = [each.name for each in snapshot.annotation_files.annotations.values()]
@@ -206,8 +196,23 @@ def add_steps(
         views = rollout_views(recorded, snapshot.shown_schema(EPISODES).names, annotations)
         for name, body in views.items():
             sources.create_view(name, body)
-    _pending[connection] = dict(statements(macros))
+    _pending[connection] = dict(statements(macros_for(snapshot, position_of)))
     _frame_functions[connection] = FrameFunction(context)
+    add_macros(connection, words)
+    try:
+        if check:
+            steps_places(snapshot, sources.segments)
+        following = sources.steps_with(with_following(snapshot.table_schema(STEPS).names))
+        sources.create_view(STEPS, f"SELECT * FROM ({sources.table(STEPS)}) {choice}")
+        sources.create_view(WITH_NEXT, f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL")
+    except StoreUnavailableError:
+        # The views of a connection last; the reason does not.
+        raise
+    except (CorruptStoreError, StoreAccessError) as error:
+        if isinstance(error, StoreAccessError):
+            _refused[connection] = error
+        for name in (STEPS, WITH_NEXT):
+            _add_empty(sources, name, str(error))
 
 
 def check_frame_function(connection: duckdb.DuckDBPyConnection, error: Exception) -> None:
@@ -246,12 +251,14 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
         del pending[name]
 
 
-def _add_unreadable(sources: SqlSources, reason: str) -> None:
-    """Create views of steps that fail with a reason when they are read."""
-    columns = ", ".join(map(SqlSources.null_column, sources.snapshot.shown_schema(STEPS)))
-    for name in (STEPS, TRANSITIONS, WITH_NEXT):
-        failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
-        sources.create_view(name, failing)
+def _add_empty(sources: SqlSources, name: str, reason: str | None = None) -> None:
+    """Create a view of no rows with the columns of a table; with a reason, reading it fails."""
+    shown = sources.snapshot.shown_schema(EPISODES if name == EPISODES else STEPS)
+    # Not NULL beside an error: DuckDB evaluates no other condition where one on a NULL is false.
+    value = "NULL" if reason is None else f"error({literal(reason)})"
+    columns = ", ".join(f"{value}::{sql_type(field.type)} AS {quote(field.name)}" for field in shown)
+    condition = "false" if reason is None else f"{value}::BOOLEAN"
+    sources.create_view(name, f"SELECT {columns} WHERE {condition}")
 
 
 def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
