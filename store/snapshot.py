@@ -242,16 +242,16 @@ class Snapshot:
         Raises:
             CorruptStoreError: an episodes file cannot be read, or a pointer leads out of the store.
         """
-        names = [file.name for file in self.episode_files]
+        files = self.episode_files
         (before, known), self._known = self._known or ([], None), None
-        if known is not None and names[: len(before)] == before:
-            new = self._read_pointers(names[len(before) :])
+        if known is not None and [file.name for file in files[: len(before)]] == before:
+            new = self._read_pointers(files[len(before) :])
             if not set(new.segments).intersection(known.segments):
                 return known.extended(new)
-        return self._read_pointers(names)
+        return self._read_pointers(files)
 
-    def _read_pointers(self, names: Sequence[str]) -> Pointers:
-        return read_pointers([self._place(EPISODES, name) for name in names], self.layout.root)
+    def _read_pointers(self, files: Sequence[TableFile]) -> Pointers:
+        return read_pointers(self.layout.table(EPISODES), files, self.episodes_schema)
 
     @cached_property
     def _stops(self) -> np.ndarray:
@@ -280,7 +280,7 @@ class Snapshot:
         elif pointers is None:
             file, row = self.row_of(position)
             if file.name not in self._of_files:
-                self._of_files[file.name] = read_pointers(self.places(EPISODES, [file]), self.layout.root)
+                self._of_files[file.name] = self._read_pointers([file])
             pointers = self._of_files[file.name]
         name = pointers.segments[pointers.segment[row]]
         return name, int(pointers.row_start[row]), int(pointers.row_count[row])

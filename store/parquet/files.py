@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -358,30 +358,35 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
     """
     if place.local is not None or len(files) < 2:
         return [read(file) for file in files]
-    failed = threading.Event()
+    results: dict[int, _R] = {}
+    errors: dict[int, BaseException] = {}
+    left = iter([*enumerate(files)])
 
-    def tried(file: _T) -> _R:
-        if failed.is_set():
-            raise CancelledError
-        try:
-            return read(file)
-        except BaseException:
-            failed.set()
-            raise
+    def work() -> None:
+        # A future for each of thousands of files takes as long as reading it.
+        for number, file in left:
+            if errors:
+                return
+            try:
+                results[number] = read(file)
+            except BaseException as error:
+                errors[number] = error
 
     with ThreadPoolExecutor(_READERS, "episodelake files") as pool:
         try:
-            futures = [pool.submit(tried, file) for file in files]
+            workers = [pool.submit(work) for _ in files[:_READERS]]
         except RuntimeError:  # The interpreter ends, and starts no more threads.
             return [read(file) for file in files]
         try:
             # A wait without end would not notice an interrupt.
-            while wait(futures, _NOTICED_SECONDS, FIRST_EXCEPTION).not_done and not failed.is_set():
+            while wait(workers, _NOTICED_SECONDS).not_done:
                 pass
-        except BaseException:
-            failed.set()
+        except BaseException as error:
+            errors[-1] = error
             raise
-        return [future.result() for future in futures]
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(files))]
 
 
 _READERS = 64

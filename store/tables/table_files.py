@@ -27,7 +27,7 @@ from ..delta.version import TableVersion
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
-from ..parquet.files import open_parquet, over_files, read_parquet, reading_file
+from ..parquet.files import check_listed, open_parquet, over_files, read_parquet, reading_file
 from ..parquet.writing import parquet_writer
 from ..schema import StepSchema
 from ..spaces.arrow import values_of
@@ -264,22 +264,25 @@ class Pointers:
         )
 
 
-def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
-    """Read the row pointers of files of the episodes table, from three small columns.
+def read_pointers(table: Place, files: Sequence[TableFile], schema: pa.Schema) -> Pointers:
+    """Read the row pointers of files of the episodes table, from three small columns; see `check_listed`.
 
     Raises:
         CorruptStoreError: a file cannot be read, or a pointer leads out of the store.
     """
 
-    def read(place: Place) -> pa.Table:
+    def read(file: TableFile) -> pa.Table:
+        place = table / file.name
+        # Here, while other files are on their way.
+        check_listed(place, file, schema)
         rows = read_parquet(place, POINTERS, dictionaries=["segment"])
         with reading_file(place):
             if rows.schema.types != _SCHEMA.types:
                 raise ValueError(f"it has {rows.schema.types} for the row pointers")
         return rows
 
-    tables = over_files(read, list(places), root)
-    return pointers_of(pa.concat_tables([pa.Table.from_batches([], _SCHEMA), *tables]), root)
+    tables = over_files(read, files, table)
+    return pointers_of(pa.concat_tables([pa.Table.from_batches([], _SCHEMA), *tables]), table.parent)
 
 
 def pointers_of(table: pa.Table, root: Place) -> Pointers:
