@@ -151,15 +151,14 @@ class SqlSources:
             # Now, and not as an error of DuckDB's in the first query: refuse options that pyarrow lacks.
             snapshot.layout.root.filesystem()
         self._keep = keep
-        self._paths: set[str] = set()
+        self._paths: list[Place] = []
         #: The names of files that the connection reads through Arrow.
         self._registered_names: set[str] = set()
 
     def confine(self) -> None:
         """Take settings, extensions, Python's variables and all but the store's files from the connection."""
         if self._paths:
-            paths = ", ".join(map(literal, sorted(self._paths)))
-            self.connection.execute(f"SET allowed_paths = [{paths}]")
+            self.connection.execute(f"SET allowed_paths = {self.path_list(self._paths)}")
         for name, value in _CONFINED.items():
             self.connection.execute(f"SET {name} = '{value}'")
 
@@ -311,7 +310,7 @@ class SqlSources:
                 f"_files.{quote(field.name)}" if field.name in group.columns else self.null_column(field)
                 for field in schema
             )
-            self._paths.update(map(str, group.places))
+            self._paths += group.places
             parts.append(f"SELECT {columns} FROM read_parquet({self.path_list(group.places)}) AS _files")
         return " UNION ALL ".join(parts)
 
