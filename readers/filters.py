@@ -127,7 +127,7 @@ def _confined_views(
         choice = f"SEMI JOIN {EPISODES} USING (episode_id)"
         whole = ReadContext.of(snapshot)
         context = whole if candidates is None else whole.choose(candidates)
-        add_steps(sources, context, choice, position_of, check=False, words=words)
+        add_steps(sources, context, choice, position_of, words, check=False)
         check_has_steps(connection)
     sources.confine()
 

@@ -25,6 +25,7 @@ from .rollout_views import rollout_macros, rollout_views
 from .sources import SqlSources, close_at_exit, run_interruptible, sql_type
 from .text import is_whole, literal, quote
 
+Words = Collection[str] | None
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: Most episodes whose rows a connection keeps in memory.
@@ -48,7 +49,7 @@ def connect(
     steps: bool = True,
     check_steps: bool = True,
     run_keys: bool = False,
-    words: Collection[str] | None = None,
+    words: Words = None,
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views on some episodes, and the macros.
 
@@ -91,7 +92,7 @@ def connect(
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
             _add_empty(sources, EPISODES)
-            add_steps(sources, context, choice, position_of, check=check_steps and checked, words=words)
+            add_steps(sources, context, choice, position_of, words, check=check_steps and checked)
         for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
             body = sources.table(name)
             if chosen and name not in keep:
@@ -165,13 +166,7 @@ def _position_of(count: int, chosen: bool) -> str:
 
 
 def add_steps(
-    sources: SqlSources,
-    context: ReadContext,
-    choice: str,
-    position_of: str,
-    *,
-    check: bool = True,
-    words: Collection[str] | None,
+    sources: SqlSources, context: ReadContext, choice: str, position_of: str, words: Words, *, check: bool
 ) -> None:
     """Create the views of the steps that `choice` keeps, and macros.
 
@@ -181,8 +176,8 @@ def add_steps(
         context: the episodes whose steps `choice` keeps.
         choice: the end of a query over steps, such as a SEMI JOIN.
         position_of: see `Macro.at`.
-        check: as `check_steps` of `connect`.
         words: the macros to create, as for `add_macros`.
+        check: as `check_steps` of `connect`.
     """
     snapshot, connection = sources.snapshot, sources.connection
     # DuckDB binds a view or macro when it is created, and again in each query: here without any file.
@@ -235,7 +230,7 @@ def check_has_steps(connection: duckdb.DuckDBPyConnection) -> None:
         raise _refused[connection]
 
 
-def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | None) -> None:
+def add_macros(connection: duckdb.DuckDBPyConnection, words: Words) -> None:
     """Create the macros that a connection lacks, of those with names among `words`; None for all.
 
     Some are megabytes of text where the action has many numbers, so a query creates what it names.
@@ -268,11 +263,6 @@ def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
         position_of: see `Macro.at`.
     """
     if snapshot not in _macros:
-        macros = macros_of(snapshot.schema, step_columns(snapshot))
+        macros = macros_of(snapshot.schema, snapshot.shown_schema(STEPS).names)
         _macros[snapshot] = (*macros, *rollout_macros()) if snapshot.of_rollouts else macros
     return tuple(macro.at(position_of) for macro in _macros[snapshot])
-
-
-def step_columns(snapshot: Snapshot) -> list[str]:
-    """Return the columns of steps that queries see."""
-    return snapshot.shown_schema(STEPS).names

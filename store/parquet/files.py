@@ -358,7 +358,7 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
     """
     if place.local is not None or len(files) < 2:
         return [read(file) for file in files]
-    results: dict[int, _R] = {}
+    results: list[Any] = [None] * len(files)
     errors: dict[int, BaseException] = {}
     left = iter([*enumerate(files)])
 
@@ -375,18 +375,17 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
     with ThreadPoolExecutor(_READERS, "episodelake files") as pool:
         try:
             workers = [pool.submit(work) for _ in files[:_READERS]]
-        except RuntimeError:  # The interpreter ends, and starts no more threads.
-            return [read(file) for file in files]
-        try:
             # A wait without end would not notice an interrupt.
             while wait(workers, _NOTICED_SECONDS).not_done:
                 pass
+        except RuntimeError:  # The interpreter ends, and starts no more threads.
+            work()
         except BaseException as error:
             errors[-1] = error
             raise
     if errors:
         raise errors[min(errors)]
-    return [results[number] for number in range(len(files))]
+    return results
 
 
 _READERS = 64
