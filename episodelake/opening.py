@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,11 @@ from .store.card import CardEntries
 from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, created_atomically, make_tables
+from .store.delta.state import listed_log
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.frames import Video
-from .store.layout import Layout
+from .store.layout import EPISODES, Layout
 from .store.manifest import (
     Manifest,
     check_same_encodings,
@@ -190,17 +192,20 @@ def open_store(
 
         path, version = cached_version(path, version, storage_options), None
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
-    manifest = read_manifest(layout)
+    with ThreadPoolExecutor(1, "episodelake log") as pool:
+        # An object store answers both in the time of one.
+        log = pool.submit(listed_log, layout.table(EPISODES)) if layout.root.local is None else None
+        manifest = read_manifest(layout)
     if isinstance(version, str):
         version = tagged_version(layout, version)
     try:
         wanted = None if version is None else integer(version)
     except TypeError as error:
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
-    store = EpisodeStore(layout.of_store(manifest.store_id), manifest, wanted)
+    snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, wanted, log=log)
     if wanted is not None:
-        store.context.snapshot.check_retained()
-    return store
+        snapshot.check_retained()
+    return EpisodeStore(snapshot.layout, manifest, snapshot)
 
 
 def merge(

@@ -36,7 +36,7 @@ from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.episode_figures import EpisodeFigures, listed_figures
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import FileGroup, Pointers, open_tables, read_pointers, run_ids
+from .tables.table_files import FileGroup, Listing, Pointers, open_tables, read_pointers, run_ids
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
@@ -47,7 +47,7 @@ class Snapshot:
 
     Args:
         layout, manifest: the store.
-        version: a version of the episodes table; None for the newest.
+        version, log: a version of the episodes table, None for the newest; as for `open_tables`.
         left_out: names of files of episodes and of runs that are not shown, since they are damaged.
         lost_segments: segments whose files of steps are left out: frames and queries have no rows of them.
         after: an earlier snapshot of the store; the newest version then costs what was committed since.
@@ -67,21 +67,21 @@ class Snapshot:
         lost_segments: frozenset[str] = frozenset(),
         *,
         after: Snapshot | None = None,
+        log: Listing | None = None,
     ) -> None:
         self.layout = layout
         self.manifest = manifest
         self.schema = StepSchema.of(manifest)
-        # Episodes first: a segment's steps are committed before its episodes, so the steps table read
-        # afterwards has every file that these episodes point at.
+        # Episodes first: steps, committed before their episodes and read after them, have all their files.
         self._left_out = left_out
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes, self._steps, self._runs = open_tables(layout, version)
+                self._episodes, self._steps, self._runs = open_tables(layout, version, log)
             else:
                 self._episodes = after._episodes.advanced()
-                self._steps = after._steps.advanced()
-                self._runs = after._runs.advanced()
+                others = over_files(TableVersion.advanced, (after._steps, after._runs), layout.root)
+                self._steps, self._runs = others
         except (CorruptStoreError, VersionNotFoundError):
             check_identity(layout)
             raise

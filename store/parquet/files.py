@@ -30,6 +30,9 @@ _TAIL_BYTES = 64 << 10
 _SMALL_BYTES = 256 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
+#: Threads, most of which wait for an object store.
+_READERS = 64
+_NOTICED_SECONDS = 0.1
 _MAGIC = b"PAR1"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -166,8 +169,7 @@ def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | 
     Returns:
         None if it has not read all of them, or they have more than `most` bytes together.
     """
-    remote = places and places[0].local is None
-    return _remote_ends.whole(places, most) if remote else None
+    return _remote_ends.whole(places, most) if places and places[0].local is None else None
 
 
 def read_whole(place: Place, size: int) -> bytes | None:
@@ -388,16 +390,10 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
     return results
 
 
-_READERS = 64
-_NOTICED_SECONDS = 0.1
-#: Most of them wait for an object store.
-_DECODERS = 64
-
-
 def decoding_threads(place: Place) -> int:
     """Return how many threads read and decode row groups: more where they wait for an object store."""
     processors = os.cpu_count() or 1
-    return processors if place.local is not None else max(processors, _DECODERS)
+    return processors if place.local is not None else max(processors, _READERS)
 
 
 #: What this process has checked, by file: one that was changed since counts as another.

@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..delta.log import NewFile, TableFile, commits_of
+from ..delta.log import NewFile, TableFile, commit_name
 from ..delta.state import listed_log
 from ..delta.table import Table
 from ..delta.version import TableVersion
@@ -36,11 +36,12 @@ from .episode_figures import EpisodeFigures
 _EPISODE_ROW_GROUP = 65_536
 _EPISODE_ROW_BYTES = 256
 LIVE = "-live.parquet"
+#: The names of the files of a log, once they are listed.
+Listing = Future[list[str]]
 #: So many files of about one size become one; also how much larger the files of the next size are.
 _MANY = 128
 #: How often a closing writer counts the files, in versions of the table.
 _EVERY = 32
-_READERS = 8
 #: The columns of the episodes table that point at steps.
 POINTERS = ("segment", "row_start", "row_count")
 _SCHEMA = pa.schema(
@@ -193,24 +194,26 @@ def join(
 
     new = []
     if files:
-        with ThreadPoolExecutor(_READERS, "episodelake runs") as pool:
-            rows = pa.concat_tables(pool.map(read, files), promote_options="default")
+        rows = pa.concat_tables(over_files(read, files, runs.path), promote_options="default")
         rows = rows if rewritten is None else rewritten(rows)
         new.append(write_table_file(runs.path / name, rows, files[0].moment))
     names = [file.name for file in files]
     runs.replace(new, names, operation, {"episodelake.operation": "join runs"}, columns, check)
 
 
-def open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
-    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
+def open_tables(layout: Layout, version: int | None, log: Listing | None) -> Sequence[TableVersion]:
+    """Return a version of episodes, and the newest one of steps and runs as they were afterwards.
+
+    Args:
+        layout, version: the store, and which version; None for the newest.
+        log: lists the log of episodes of an object store, if that has begun.
+    """
     tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
-    if layout.root.local is not None:
-        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
-    # Once the log of episodes is listed, the rest is asked for at once.
-    names = listed_log(tables[0])
+    # Once the log of episodes is listed, an object store is asked for the rest at once.
+    names = listed_log(tables[0]) if log is None or log.exception() else log.result()
     wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
     opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
-    if version is None and opened[0].version > max(commits_of(names)):
+    if version is None and commit_name(opened[0].version) not in names:
         return [opened[0], *(table.advanced() for table in opened[1:])]
     return opened
 
