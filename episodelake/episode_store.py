@@ -198,11 +198,9 @@ class EpisodeStore(EpisodeView):
     Made by `create` and `open`. What it shows does not change until `refresh`.
     """
 
-    def __init__(
-        self, layout: Layout, manifest: Manifest, version: int | None = None, snapshot: Snapshot | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, manifest: Manifest, snapshot: Snapshot | None = None) -> None:
         self.handle = StoreHandle(layout, manifest)
-        super().__init__(ReadContext.of(snapshot or Snapshot(layout, manifest, version)))
+        super().__init__(ReadContext.of(snapshot or Snapshot(layout, manifest)))
 
     @EpisodeView.card.setter
     def card(self, card: Mapping[str, Any]) -> None:
@@ -916,7 +914,7 @@ class EpisodeStore(EpisodeView):
 def created(store: StoreHandle, snapshot: Snapshot) -> EpisodeStore:
     """Return the store whose first version was read before it appeared."""
     snapshot.move(replace(store.layout, store_id=store.manifest.store_id))
-    return EpisodeStore(snapshot.layout, store.manifest, snapshot=snapshot)
+    return EpisodeStore(snapshot.layout, store.manifest, snapshot)
 
 
 def new_store(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,17 @@ from .store.card import CardEntries
 from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, created_atomically, make_tables
-from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
+from .store.delta.state import listed_log
+from .store.errors import (
+    EpisodelakeError,
+    InvalidArgumentError,
+    StoreExistsError,
+    StoreNotFoundError,
+    VersionNotFoundError,
+)
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.frames import Video
-from .store.layout import Layout
+from .store.layout import EPISODES, Layout
 from .store.manifest import (
     Manifest,
     check_same_encodings,
@@ -28,6 +36,7 @@ from .store.manifest import (
     write_card,
     write_manifest,
 )
+from .store.parquet.files import over_files
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 from .store.tags import tagged_version
@@ -190,17 +199,25 @@ def open_store(
 
         path, version = cached_version(path, version, storage_options), None
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
-    manifest = read_manifest(layout)
+    parts: list[Callable[[Layout], Any]] = [read_manifest, _remote_log]
+    # An object store answers both in the time of one.
+    manifest, log = over_files(lambda read: read(layout), parts, layout.root)
     if isinstance(version, str):
         version = tagged_version(layout, version)
     try:
         wanted = None if version is None else integer(version)
     except TypeError as error:
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
-    store = EpisodeStore(layout.of_store(manifest.store_id), manifest, wanted)
+    snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, wanted, log=log)
     if wanted is not None:
-        store.context.snapshot.check_retained()
-    return store
+        snapshot.check_retained()
+    return EpisodeStore(snapshot.layout, manifest, snapshot)
+
+
+def _remote_log(layout: Layout) -> list[str] | None:
+    """Return the files in the log of episodes; None on this machine, and if it cannot be listed."""
+    with contextlib.suppress(EpisodelakeError):
+        return listed_log(layout.table(EPISODES)) if layout.root.local is None else None
 
 
 def merge(

@@ -26,7 +26,7 @@ from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
 from .sql.beside import refuse_inexact, refuse_rounded
-from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
+from .sql.connections import add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.rollout_views import rollout_columns, rollout_names
 from .sql.session import QuerySession, check_text, plain_parameters
@@ -127,9 +127,8 @@ def _confined_views(
         choice = f"SEMI JOIN {EPISODES} USING (episode_id)"
         whole = ReadContext.of(snapshot)
         context = whole if candidates is None else whole.choose(candidates)
-        add_steps(sources, context, choice, position_of, check=False)
+        add_steps(sources, context, choice, position_of, words, check=False)
         check_has_steps(connection)
-        add_macros(connection, words)
     sources.confine()
 
 

@@ -47,7 +47,7 @@ class Snapshot:
 
     Args:
         layout, manifest: the store.
-        version: a version of the episodes table; None for the newest.
+        version, log: a version of the episodes table, None for the newest; as for `open_tables`.
         left_out: names of files of episodes and of runs that are not shown, since they are damaged.
         lost_segments: segments whose files of steps are left out: frames and queries have no rows of them.
         after: an earlier snapshot of the store; the newest version then costs what was committed since.
@@ -67,21 +67,21 @@ class Snapshot:
         lost_segments: frozenset[str] = frozenset(),
         *,
         after: Snapshot | None = None,
+        log: Sequence[str] | None = None,
     ) -> None:
         self.layout = layout
         self.manifest = manifest
         self.schema = StepSchema.of(manifest)
-        # Episodes first: a segment's steps are committed before its episodes, so the steps table read
-        # afterwards has every file that these episodes point at.
+        # Episodes first: steps, committed before their episodes and read after them, have all their files.
         self._left_out = left_out
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes, self._steps, self._runs = open_tables(layout, version)
+                self._episodes, self._steps, self._runs = open_tables(layout, version, log)
             else:
                 self._episodes = after._episodes.advanced()
-                self._steps = after._steps.advanced()
-                self._runs = after._runs.advanced()
+                others = over_files(TableVersion.advanced, (after._steps, after._runs), layout.root)
+                self._steps, self._runs = others
         except (CorruptStoreError, VersionNotFoundError):
             check_identity(layout)
             raise
@@ -242,16 +242,16 @@ class Snapshot:
         Raises:
             CorruptStoreError: an episodes file cannot be read, or a pointer leads out of the store.
         """
-        names = [file.name for file in self.episode_files]
+        files = self.episode_files
         (before, known), self._known = self._known or ([], None), None
-        if known is not None and names[: len(before)] == before:
-            new = self._read_pointers(names[len(before) :])
+        if known is not None and [file.name for file in files[: len(before)]] == before:
+            new = self._read_pointers(files[len(before) :])
             if not set(new.segments).intersection(known.segments):
                 return known.extended(new)
-        return self._read_pointers(names)
+        return self._read_pointers(files)
 
-    def _read_pointers(self, names: Sequence[str]) -> Pointers:
-        return read_pointers([self._place(EPISODES, name) for name in names], self.layout.root)
+    def _read_pointers(self, files: Sequence[TableFile]) -> Pointers:
+        return read_pointers(self.layout.table(EPISODES), files, self.episodes_schema)
 
     @cached_property
     def _stops(self) -> np.ndarray:
@@ -280,7 +280,7 @@ class Snapshot:
         elif pointers is None:
             file, row = self.row_of(position)
             if file.name not in self._of_files:
-                self._of_files[file.name] = read_pointers(self.places(EPISODES, [file]), self.layout.root)
+                self._of_files[file.name] = self._read_pointers([file])
             pointers = self._of_files[file.name]
         name = pointers.segments[pointers.segment[row]]
         return name, int(pointers.row_start[row]), int(pointers.row_count[row])

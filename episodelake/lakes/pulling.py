@@ -68,7 +68,7 @@ def pull(
     snapshot = store.context.snapshot
     layout = Layout.at(target).of_store(manifest.store_id)
     snapshot.move(layout)
-    return EpisodeStore(layout, manifest, snapshot=snapshot)
+    return EpisodeStore(layout, manifest, snapshot)
 
 
 def _pulled_part(

@@ -211,11 +211,10 @@ class LakeSources(SqlSources):
             owners = [column(f"_{STORE}") == pa.scalar(owner) for owner in part.owners]
             schema = part.schema.append(pa.field(f"_{STORE}", pa.string()))
             return f"_{STORE}", f"({self._registered(name, schema, lambda: part.places, owners)})"
-        paths = ", ".join(literal(str(place)) for place in part.places)
         # Below the root, without the table's folder and the file.
         below = f"substr({_PATH}, {len(str(self.snapshot.layout.root).rstrip('/')) + 2})"
         store = f"regexp_replace({below}, '/{table}/[^/]*$', '')"
-        return store, f"read_parquet([{paths}], filename = '{_PATH}', can_have_nan = true)"
+        return store, self.scan(part.places, f"filename = '{_PATH}'")
 
 
 def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:

@@ -210,9 +210,11 @@ def whole_episodes(snapshot: Snapshot, positions: np.ndarray) -> Selection:
     Raises:
         CorruptStoreError: the episodes table is damaged.
     """
+    # First: files of an object store are then checked and read in one pass.
+    pointers = snapshot.pointers.chosen(positions)
     frame = positioned_episodes(snapshot, positions).select("length", pl.col("end_reason").cast(END_TYPE))
     index = EpisodeIndex.of(collect_episodes(snapshot, frame), snapshot.missing_at(positions))
-    return Selection(positions, snapshot.pointers.chosen(positions), index, snapshot.schema)
+    return Selection(positions, pointers, index, snapshot.schema)
 
 
 def check_chosen(schema: StepSchema, agent: object, group: object) -> None:

@@ -22,9 +22,10 @@ from ..frames import collect_episodes, episodes_frame
 from .frame_function import FrameFunction
 from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .rollout_views import rollout_macros, rollout_views
-from .sources import SqlSources, close_at_exit, run_interruptible
-from .text import is_whole, literal
+from .sources import SqlSources, close_at_exit, run_interruptible, sql_type
+from .text import is_whole, literal, quote
 
+Words = Collection[str] | None
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: Most episodes whose rows a connection keeps in memory.
@@ -48,7 +49,7 @@ def connect(
     steps: bool = True,
     check_steps: bool = True,
     run_keys: bool = False,
-    words: Collection[str] | None = None,
+    words: Words = None,
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views on some episodes, and the macros.
 
@@ -87,6 +88,11 @@ def connect(
         chosen = positions is not None or hidden
         if chosen:
             _register_chosen(snapshot, connection, positions, read_only)
+        if steps:
+            choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
+            position_of = _position_of(len(context), chosen)
+            _add_empty(sources, EPISODES)
+            add_steps(sources, context, choice, position_of, words, check=check_steps and checked)
         for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
             body = sources.table(name)
             if chosen and name not in keep:
@@ -98,11 +104,6 @@ def connect(
             if run_keys and name == EPISODES:
                 body = SqlSources.with_run(snapshot, body, sources.table(RUNS))
             sources.create_view(name, body)
-        if steps:
-            choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
-            position_of = _position_of(len(context), chosen)
-            add_steps(sources, context, choice, position_of, check=check_steps and checked)
-            add_macros(connection, words)
         if read_only:
             sources.confine()
         return connection
@@ -165,9 +166,9 @@ def _position_of(count: int, chosen: bool) -> str:
 
 
 def add_steps(
-    sources: SqlSources, context: ReadContext, choice: str, position_of: str, *, check: bool = True
+    sources: SqlSources, context: ReadContext, choice: str, position_of: str, words: Words, *, check: bool
 ) -> None:
-    """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
+    """Create the views of the steps that `choice` keeps, and macros.
 
     Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
 
@@ -175,29 +176,13 @@ def add_steps(
         context: the episodes whose steps `choice` keeps.
         choice: the end of a query over steps, such as a SEMI JOIN.
         position_of: see `Macro.at`.
+        words: the macros to create, as for `add_macros`.
         check: as `check_steps` of `connect`.
     """
     snapshot, connection = sources.snapshot, sources.connection
-    macros = macros_for(snapshot, position_of)
-    try:
-        if check:
-            steps_places(snapshot, sources.segments)
-        following = sources.steps_with(with_following(snapshot.table_schema(STEPS).names))
-        bodies = {
-            STEPS: f"SELECT * FROM ({sources.table(STEPS)}) {choice}",
-            TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
-            WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
-        }
-        for name, body in bodies.items():
-            sources.create_view(name, body)
-    except StoreUnavailableError:
-        # The views of a connection last; the reason does not.
-        raise
-    except (CorruptStoreError, StoreAccessError) as error:
-        if isinstance(error, StoreAccessError):
-            _refused[connection] = error
-        _add_unreadable(sources, str(error))
-        macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    # DuckDB binds a view or macro when it is created, and again in each query: here without any file.
+    _add_empty(sources, STEPS)
+    sources.create_view(TRANSITIONS, f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL")
     if snapshot.of_rollouts:
         # An annotation of steps may have the name, and not the type, of a part of messages.
         annotated = [each.name for each in snapshot.annotation_files.annotations.values()]
@@ -206,8 +191,23 @@ def add_steps(
         views = rollout_views(recorded, snapshot.shown_schema(EPISODES).names, annotations)
         for name, body in views.items():
             sources.create_view(name, body)
-    _pending[connection] = dict(statements(macros))
+    _pending[connection] = dict(statements(macros_for(snapshot, position_of)))
     _frame_functions[connection] = FrameFunction(context)
+    add_macros(connection, words)
+    try:
+        if check:
+            steps_places(snapshot, sources.segments)
+        following = sources.steps_with(with_following(snapshot.table_schema(STEPS).names))
+        sources.create_view(STEPS, f"SELECT * FROM ({sources.table(STEPS)}) {choice}")
+        sources.create_view(WITH_NEXT, f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL")
+    except StoreUnavailableError:
+        # The views of a connection last; the reason does not.
+        raise
+    except (CorruptStoreError, StoreAccessError) as error:
+        if isinstance(error, StoreAccessError):
+            _refused[connection] = error
+        for name in (STEPS, WITH_NEXT):
+            _add_empty(sources, name, str(error))
 
 
 def check_frame_function(connection: duckdb.DuckDBPyConnection, error: Exception) -> None:
@@ -230,7 +230,7 @@ def check_has_steps(connection: duckdb.DuckDBPyConnection) -> None:
         raise _refused[connection]
 
 
-def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | None) -> None:
+def add_macros(connection: duckdb.DuckDBPyConnection, words: Words) -> None:
     """Create the macros that a connection lacks, of those with names among `words`; None for all.
 
     Some are megabytes of text where the action has many numbers, so a query creates what it names.
@@ -246,12 +246,14 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
         del pending[name]
 
 
-def _add_unreadable(sources: SqlSources, reason: str) -> None:
-    """Create views of steps that fail with a reason when they are read."""
-    columns = ", ".join(map(SqlSources.null_column, sources.snapshot.shown_schema(STEPS)))
-    for name in (STEPS, TRANSITIONS, WITH_NEXT):
-        failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
-        sources.create_view(name, failing)
+def _add_empty(sources: SqlSources, name: str, reason: str | None = None) -> None:
+    """Create a view of no rows with the columns of a table; with a reason, reading it fails."""
+    shown = sources.snapshot.shown_schema(EPISODES if name == EPISODES else STEPS)
+    # Not NULL beside an error: DuckDB evaluates no other condition where one on a NULL is false.
+    value = "NULL" if reason is None else f"error({literal(reason)})"
+    columns = ", ".join(f"{value}::{sql_type(field.type)} AS {quote(field.name)}" for field in shown)
+    condition = "false" if reason is None else f"{value}::BOOLEAN"
+    sources.create_view(name, f"SELECT {columns} WHERE {condition}")
 
 
 def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
@@ -261,11 +263,6 @@ def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
         position_of: see `Macro.at`.
     """
     if snapshot not in _macros:
-        macros = macros_of(snapshot.schema, step_columns(snapshot))
+        macros = macros_of(snapshot.schema, snapshot.shown_schema(STEPS).names)
         _macros[snapshot] = (*macros, *rollout_macros()) if snapshot.of_rollouts else macros
     return tuple(macro.at(position_of) for macro in _macros[snapshot])
-
-
-def step_columns(snapshot: Snapshot) -> list[str]:
-    """Return the columns of steps that queries see."""
-    return snapshot.shown_schema(STEPS).names

@@ -151,15 +151,14 @@ class SqlSources:
             # Now, and not as an error of DuckDB's in the first query: refuse options that pyarrow lacks.
             snapshot.layout.root.filesystem()
         self._keep = keep
-        self._paths: set[str] = set()
+        self._paths: list[Place] = []
         #: The names of files that the connection reads through Arrow.
         self._registered_names: set[str] = set()
 
     def confine(self) -> None:
         """Take settings, extensions, Python's variables and all but the store's files from the connection."""
         if self._paths:
-            paths = ", ".join(map(literal, sorted(self._paths)))
-            self.connection.execute(f"SET allowed_paths = [{paths}]")
+            self.connection.execute(f"SET allowed_paths = {self.path_list(self._paths)}")
         for name, value in _CONFINED.items():
             self.connection.execute(f"SET {name} = '{value}'")
 
@@ -202,6 +201,18 @@ class SqlSources:
             f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
             f"USING ({names})"
         )
+
+    @staticmethod
+    def path_list(places: Sequence[Place]) -> str:
+        """Return an expression for the paths of files, which DuckDB parses sooner than a list of literals."""
+        # Paths are normal, so none has this in it.
+        return f"string_split({literal('/./'.join(map(str, places)))}, '/./')"
+
+    @staticmethod
+    def scan(places: Sequence[Place], *options: str) -> str:
+        """Return a call that reads files, whose statistics leave out NaN."""
+        arguments = [SqlSources.path_list(places), "can_have_nan = true", *options]
+        return f"read_parquet({', '.join(arguments)})"
 
     @staticmethod
     def null_column(field: pa.Field) -> str:
@@ -305,9 +316,8 @@ class SqlSources:
                 f"_files.{quote(field.name)}" if field.name in group.columns else self.null_column(field)
                 for field in schema
             )
-            self._paths.update(map(str, group.places))
-            paths = ", ".join(literal(str(place)) for place in group.places)
-            parts.append(f"SELECT {columns} FROM read_parquet([{paths}], can_have_nan = true) AS _files")
+            self._paths += group.places
+            parts.append(f"SELECT {columns} FROM {self.scan(group.places)} AS _files")
         return " UNION ALL ".join(parts)
 
     def _registered(

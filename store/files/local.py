@@ -167,7 +167,7 @@ class LocalPlace(Place):
     @property
     def name(self) -> str:
         """See `Place`."""
-        return self._path.name
+        return os.path.basename(self._text)
 
     @property
     def parent(self) -> LocalPlace:

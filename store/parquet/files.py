@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -31,6 +31,9 @@ _TAIL_BYTES = 64 << 10
 _SMALL_BYTES = 256 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
+#: Threads, most of which wait for an object store.
+_READERS = 64
+_NOTICED_SECONDS = 0.1
 _MAGIC = b"PAR1"
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -167,8 +170,7 @@ def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | 
     Returns:
         None if it has not read all of them, or they have more than `most` bytes together.
     """
-    remote = places and places[0].local is None
-    return _remote_ends.whole(places, most) if remote else None
+    return _remote_ends.whole(places, most) if places and places[0].local is None else None
 
 
 def read_whole(place: Place, size: int) -> bytes | None:
@@ -356,42 +358,40 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
     """
     if place.local is not None or len(files) < 2:
         return [read(file) for file in files]
-    failed = threading.Event()
+    results: list[Any] = [None] * len(files)
+    errors: dict[int, BaseException] = {}
+    left = iter([*enumerate(files)])
 
-    def tried(file: _T) -> _R:
-        if failed.is_set():
-            raise CancelledError
-        try:
-            return read(file)
-        except BaseException:
-            failed.set()
-            raise
+    def work() -> None:
+        # A future for each of thousands of files takes as long as reading it.
+        for number, file in left:
+            if errors:
+                return
+            try:
+                results[number] = read(file)
+            except BaseException as error:
+                errors[number] = error
 
     with ThreadPoolExecutor(_READERS, "episodelake files") as pool:
         try:
-            futures = [pool.submit(tried, file) for file in files]
-        except RuntimeError:  # The interpreter ends, and starts no more threads.
-            return [read(file) for file in files]
-        try:
+            workers = [pool.submit(work) for _ in files[:_READERS]]
             # A wait without end would not notice an interrupt.
-            while wait(futures, _NOTICED_SECONDS, FIRST_EXCEPTION).not_done and not failed.is_set():
+            while wait(workers, _NOTICED_SECONDS).not_done:
                 pass
-        except BaseException:
-            failed.set()
+        except RuntimeError:  # The interpreter ends, and starts no more threads.
+            work()
+        except BaseException as error:
+            errors[-1] = error
             raise
-        return [future.result() for future in futures]
-
-
-_READERS = 64
-_NOTICED_SECONDS = 0.1
-#: Most of them wait for an object store.
-_DECODERS = 64
+    if errors:
+        raise errors[min(errors)]
+    return results
 
 
 def decoding_threads(place: Place) -> int:
     """Return how many threads read and decode row groups: more where they wait for an object store."""
     processors = os.cpu_count() or 1
-    return processors if place.local is not None else max(processors, _DECODERS)
+    return processors if place.local is not None else max(processors, _READERS)
 
 
 #: What this process has checked, by file: one that was changed since counts as another.

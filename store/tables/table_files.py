@@ -13,21 +13,20 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..delta.log import NewFile, TableFile, commits_of
+from ..delta.log import NewFile, TableFile, commit_name
 from ..delta.state import listed_log
 from ..delta.table import Table
 from ..delta.version import TableVersion
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
-from ..parquet.files import open_parquet, over_files, read_parquet, reading_file
+from ..parquet.files import check_listed, open_parquet, over_files, read_parquet, reading_file
 from ..parquet.writing import parquet_writer
 from ..schema import StepSchema
 from ..spaces.arrow import values_of
@@ -40,7 +39,6 @@ LIVE = "-live.parquet"
 _MANY = 128
 #: How often a closing writer counts the files, in versions of the table.
 _EVERY = 32
-_READERS = 8
 #: The columns of the episodes table that point at steps.
 POINTERS = ("segment", "row_start", "row_count")
 _SCHEMA = pa.schema(
@@ -193,24 +191,26 @@ def join(
 
     new = []
     if files:
-        with ThreadPoolExecutor(_READERS, "episodelake runs") as pool:
-            rows = pa.concat_tables(pool.map(read, files), promote_options="default")
+        rows = pa.concat_tables(over_files(read, files, runs.path), promote_options="default")
         rows = rows if rewritten is None else rewritten(rows)
         new.append(write_table_file(runs.path / name, rows, files[0].moment))
     names = [file.name for file in files]
     runs.replace(new, names, operation, {"episodelake.operation": "join runs"}, columns, check)
 
 
-def open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
-    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
+def open_tables(layout: Layout, version: int | None, log: Sequence[str] | None) -> Sequence[TableVersion]:
+    """Return a version of episodes, and the newest one of steps and runs as they were afterwards.
+
+    Args:
+        layout, version: the store, and which version; None for the newest.
+        log: the names of the files in the log of episodes, if they have just been listed.
+    """
     tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
-    if layout.root.local is not None:
-        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
-    # Once the log of episodes is listed, the rest is asked for at once.
-    names = listed_log(tables[0])
+    # Once the log of episodes is listed, an object store is asked for the rest at once.
+    names = listed_log(tables[0]) if log is None else log
     wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
     opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
-    if version is None and opened[0].version > max(commits_of(names)):
+    if version is None and commit_name(opened[0].version) not in names:
         return [opened[0], *(table.advanced() for table in opened[1:])]
     return opened
 
@@ -264,22 +264,25 @@ class Pointers:
         )
 
 
-def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
-    """Read the row pointers of files of the episodes table, from three small columns.
+def read_pointers(table: Place, files: Sequence[TableFile], schema: pa.Schema) -> Pointers:
+    """Read the row pointers of files of the episodes table, from three small columns; see `check_listed`.
 
     Raises:
         CorruptStoreError: a file cannot be read, or a pointer leads out of the store.
     """
 
-    def read(place: Place) -> pa.Table:
+    def read(file: TableFile) -> pa.Table:
+        place = table / file.name
+        # Here, while other files are on their way.
+        check_listed(place, file, schema)
         rows = read_parquet(place, POINTERS, dictionaries=["segment"])
         with reading_file(place):
             if rows.schema.types != _SCHEMA.types:
                 raise ValueError(f"it has {rows.schema.types} for the row pointers")
         return rows
 
-    tables = over_files(read, list(places), root)
-    return pointers_of(pa.concat_tables([pa.Table.from_batches([], _SCHEMA), *tables]), root)
+    tables = over_files(read, files, table)
+    return pointers_of(pa.concat_tables([pa.Table.from_batches([], _SCHEMA), *tables]), table.parent)
 
 
 def pointers_of(table: pa.Table, root: Place) -> Pointers:

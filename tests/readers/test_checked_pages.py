@@ -177,9 +177,9 @@ def test_raw_connections_name_damaged_footers(tmp_path: Path, *, read_only: bool
     data[-60] ^= 1
     file.write_bytes(data)
     with el.open(store.path).connect(read_only=read_only) as connection:
-        for table in ("steps", "transitions"):
+        for rows in ("steps", "transitions", "steps where reward is not null", "returns_to_go()"):
             with pytest.raises(duckdb.Error, match=re.escape(str(file))):
-                connection.execute(f"select sum(reward) from {table}").fetchall()
+                connection.execute(f"select sum(reward) from {rows}").fetchall()
         assert connection.execute("select count(*) from episodes").fetchall() == [(2,)]
 
 

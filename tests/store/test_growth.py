@@ -2,17 +2,20 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import deltalake
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 from episodelake.store import snapshot
+from episodelake.store.delta.log import TableFile
 from episodelake.store.delta.table import Table
 from episodelake.store.errors import StoreAccessError
 from episodelake.store.files import Place
@@ -217,9 +220,9 @@ def test_the_log_tells_which_files_of_steps_are_read(tmp_path: Path, monkeypatch
             play(writer, 2)
     read: list[int] = []
 
-    def counted(places: list[Place], root: Place) -> Pointers:
-        read.append(len(places))
-        return read_pointers(places, root)
+    def counted(table: Place, files: Sequence[TableFile], schema: pa.Schema) -> Pointers:
+        read.append(len(files))
+        return read_pointers(table, files, schema)
 
     monkeypatch.setattr(snapshot, "read_pointers", counted)
     store.refresh()
