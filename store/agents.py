@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -202,7 +203,7 @@ class GroupedCodec(SpaceCodec):
         self.row_bytes = sum(codec.row_bytes for codec in codecs)
         self.max_rows = min(codec.max_rows for codec in codecs)
 
-    @property
+    @cached_property
     def leaves(self) -> tuple[FixedNode, ...]:
         """The leaves of each group, one group after the other."""
         return tuple(leaf for codec in self._codecs for leaf in codec.leaves)
