@@ -141,7 +141,7 @@ def _discard(layout: Layout) -> None:
     for name in (*TABLES, *Layout.FOLDERS):
         place = layout.root / name
         place.check_plain()
-        folders = {"", "_delta_log"} if name in TABLES else {""}
+        folders = {"", *place.listed()[0]}
         for entry in list(place.entries(deep=True)):
             if _OWN.fullmatch(entry.name):
                 (place / entry.name).remove()

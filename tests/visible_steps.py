@@ -112,7 +112,7 @@ def _notes(folder: Path) -> list[Any]:
 
 def _advantage(folder: Path) -> None:
     store = a(folder)
-    keys = store.steps.select("episode_id", "t").collect()
+    keys = store.query("select episode_id, t from steps")  # `collect` has errors of Polars
     store.annotate(keys.with_columns(advantage=1.0), on=("episode_id", "t"))
 
 

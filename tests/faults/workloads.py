@@ -86,7 +86,7 @@ ROLLOUTS = _scripts(
 BUSY = _scripts(*(Script(key, 66, "terminated", late=key > 42) for key in range(40, 46)))
 BULK = _scripts(*(Script(key, 66 + key % 5, "truncated", late=key > 305) for key in range(300, 312)))
 LIVE = _scripts(Script(90, 9, "terminated"), Script(91, 70, "truncated"), Script(92, 6, "cut"))
-AGED = _scripts(*(Script(key, 1, "terminated", bare=True) for key in range(200, 296)))
+AGED = _scripts(*(Script(key, 1, "terminated", bare=True) for key in range(200, 298)))
 LAST = Script(99, 3, "terminated")
 
 SCRIPTS = {**ALPHA, **BETA, **ROLLOUTS, **BUSY, **BULK, **LIVE, **AGED, LAST.key: LAST}

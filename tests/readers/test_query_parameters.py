@@ -164,5 +164,6 @@ def test_deletions_and_copies_take_parameters(tmp_path: Path, store: el.EpisodeS
 def test_a_member_of_an_enumeration_is_its_text(store: el.EpisodeStore) -> None:
     """As a condition, and as the name of a choice."""
     assert len(store.filter(Outcome.LONG)) == len(store.filter("length > 20"))
+    pytest.importorskip("pandas")
     table = store.to.pandas(table=Outcome.TABLE)
     assert len(table) == len(store.to.pandas(table="transitions"))

@@ -298,18 +298,27 @@ def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
     assert_right(harness.run(after_a_failure(PLAIN[name], harness.survey(PLAIN[name]), 14)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "aged > succeed:read only:812:close",
-        "empty > roll_out:kill:405:repeat > recover",
-        "empty > roll_out:kill:403:repeat > recover",
-        "empty > roll_out:exit:409:repeat",
-        "team > record_team:exit:816:repeat",
-    ],
-)
-def test_faults_that_were_found_once(harness: Campaign, text: str) -> None:
+#: Trials that went wrong once, each with the call at which it strikes and how many points behind it.
+FOUND_ONCE = [
+    ("aged > succeed:read only:{}:close", "rmdir", "/journal/", 0),
+    ("empty > roll_out:kill:{}:repeat > recover", "open", "/000001.frames", 1),
+    ("empty > roll_out:kill:{}:repeat > recover", "open", "/000001.frames", 3),
+    ("empty > roll_out:exit:{}:repeat", "write", "/000001.frames", 1),
+    ("team > record_team:exit:{}:repeat", "write", "/000002.frames", 1),
+]
+
+
+@pytest.mark.parametrize(("text", "call", "path", "behind"), FOUND_ONCE)
+def test_faults_that_were_found_once(harness: Campaign, text: str, call: str, path: str, behind: int) -> None:
     """A second close after the lock could not be removed; a journal whose writer had just begun a part, or
     was killed in its first frame.
     """
-    assert_right(harness.run([Trial.parse(text)]))
+    calls = harness.survey(Trial.parse(text.format(0).removesuffix(" > recover")))
+    point = next(each.point for each in calls if each.name == call and path in each.path)
+    assert_right(harness.run([Trial.parse(text.format(point + behind))]))
+
+
+def test_a_log_is_summed_up_under_faults(harness: Campaign) -> None:
+    """The workload of that name writes the checkpoints of two tables, so that trials strike there."""
+    paths = {each.path for each in harness.survey(PLAIN["checkpoint"])}
+    assert {path.split("/")[1] for path in paths if ".checkpoint." in path} == {"steps", "episodes"}
